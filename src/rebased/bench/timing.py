@@ -1,0 +1,92 @@
+"""How long a call takes: median and spread over repetitions, after a warm-up."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Timing", "time_call"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds per call over ``repetitions`` calls."""
+
+    median_seconds: float
+    """Half of the calls took at most this long."""
+    spread_seconds: float
+    """Interquartile range: the middle half of the calls lies this close together."""
+    min_seconds: float
+    """The fastest call."""
+    max_seconds: float
+    """The slowest call."""
+    repetitions: int
+    """Timed calls; the warm-up is not among them."""
+
+    @classmethod
+    def from_samples(cls, seconds: list[float]) -> "Timing":
+        """Summarise one or more calls' times."""
+        if not seconds:
+            raise ValueError("seconds is empty; it must hold the time of at least one call")
+        spread = 0.0
+        if len(seconds) > 1:
+            first, _, third = statistics.quantiles(seconds, n=4, method="inclusive")
+            spread = third - first
+        return cls(
+            median_seconds=statistics.median(seconds),
+            spread_seconds=spread,
+            min_seconds=min(seconds),
+            max_seconds=max(seconds),
+            repetitions=len(seconds),
+        )
+
+
+def time_call(
+    call: Callable[[], object],
+    *,
+    device: torch.device,
+    warmup: int = 2,
+    min_repetitions: int = 5,
+    min_seconds: float = 0.5,
+) -> Timing:
+    """Call ``call`` until it has run ``min_repetitions`` times and for ``min_seconds`` in all, and summarise.
+
+    ``warmup`` calls come first and are not counted. On a CUDA device the clock is the device's own, and calls are
+    queued in batches of ``min_repetitions``, so that a call's launch overlaps the work of the one before, as it does
+    in a model. Caches are left as the previous call left them.
+    """
+    if min_repetitions < 1:
+        raise ValueError(f"min_repetitions={min_repetitions} must be at least 1")
+    for _ in range(warmup):
+        call()
+    samples: list[float] = []
+    total = 0.0
+    while len(samples) < min_repetitions or total < min_seconds:
+        batch = _cuda_seconds(call, device, min_repetitions) if device.type == "cuda" else [_wall_seconds(call)]
+        samples += batch
+        total += sum(batch)
+    return Timing.from_samples(samples)
+
+
+def _wall_seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _cuda_seconds(call: Callable[[], object], device: torch.device, count: int) -> list[float]:
+    with torch.cuda.device(device):
+        pairs = [(_cuda_event(), _cuda_event()) for _ in range(count)]
+        torch.cuda.synchronize()
+        for start, end in pairs:
+            start.record()
+            call()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+
+
+def _cuda_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

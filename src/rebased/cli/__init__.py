@@ -1,0 +1,20 @@
+"""The command line, `rebased …`: one file a subcommand."""
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; exits with its status. Says what to install if typer or rich is absent."""
+    # From 2.13 on, torch's profiler announces every start and stop on stderr below this level. It reads the variable
+    # when it is first used, so a value the user has set stays.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    try:
+        from rebased.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in {"typer", "rich"}:
+            raise
+        sys.exit(f"the `rebased` command needs {error.name}: pip install 'rebased[cli]'")
+    app()

@@ -1,0 +1,35 @@
+"""The application that the subcommands hang from."""
+
+from typing import Annotated
+
+import typer
+
+from rebased.bench.environment import package_version
+from rebased.cli.bench import bench_app
+from rebased.cli.quickstart import quickstart
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="rebased",
+    help="Kernel attention that really is linear: measure it, see it, reproduce the paper.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(bench_app, name="bench")
+app.command("quickstart")(quickstart)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"rebased {package_version('rebased') or 'of a source tree that is not installed'}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

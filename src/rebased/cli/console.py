@@ -1,0 +1,29 @@
+"""Where commands print to."""
+
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+__all__ = ["fail", "make_console", "make_folder"]
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that fits the terminal; elsewhere plain text, wide enough for a table's rows to stay on one line."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=160, no_color=True)
+
+
+def fail(message: object) -> NoReturn:
+    """End the command with status 1 and ``message`` on stderr: for what is wrong beyond the arguments."""
+    make_console(stderr=True).print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(1) from None
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and those above it, or end the command: before the work whose result goes there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"cannot make the folder {folder}: {error.strerror}")

@@ -1,0 +1,41 @@
+"""Packed monomials: the distinct products of ``degree`` entries of a vector, which are the features of ``s^degree``."""
+
+import math
+from functools import cache
+from itertools import combinations_with_replacement
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def num_monomials(feature_dim: int, degree: int) -> int:
+    """The number of distinct monomials of ``degree`` in ``feature_dim`` variables."""
+    return math.comb(feature_dim + degree - 1, degree)
+
+
+def monomials(x: Float[Tensor, "*batch F"], degree: int) -> Float[Tensor, "*batch E"]:
+    """The distinct monomials of ``degree``, ordered as ``combinations_with_replacement`` orders their indices.
+
+    Those that begin with x_a are x_a times the monomials of one degree less in x_a, x_{a+1}, …, and these are the
+    tail of that shorter list; so each degree is built from the one below by F products of slices.
+    """
+    if degree == 0:
+        return torch.ones_like(x[..., :1])
+    if degree == 1:
+        return x
+    lower = monomials(x, degree - 1)
+    F = x.shape[-1]
+    tails = (lower[..., lower.shape[-1] - num_monomials(F - a, degree - 1) :] for a in range(F))
+    return torch.cat([x[..., a, None] * tail for a, tail in enumerate(tails)], dim=-1)
+
+
+@cache
+def monomial_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
+    """How often each monomial occurs in (x_1 + … + x_F)^degree: the multinomial coefficients, in the same order."""
+
+    def weight(indices: tuple[int, ...]) -> float:
+        repeats = (math.factorial(indices.count(a)) for a in set(indices))
+        return float(math.factorial(degree) // math.prod(repeats))
+
+    return tuple(map(weight, combinations_with_replacement(range(feature_dim), degree)))

@@ -1,0 +1,188 @@
+"""What a caller can get wrong: every check of the operators' arguments, and the words for it.
+
+Checks of shapes and types are plain Python. Checks of values (positions, borders) are operators that return their
+input: they run when the numbers are there, also inside a compiled graph.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rebased.kernels import Kernel
+from rebased.ops.opaque import define_operator
+from rebased.ops.state import KernelState
+
+INPUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, axes: str) -> None:
+    """Shapes, dtypes and devices of queries, keys and values, whose axes are named, e.g. ``B T H F``.
+
+    The last axis of v may differ from that of q and k, and the heads of k and v may be fewer.
+    """
+    names = axes.split()
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}; it must be a tensor")
+        if x.ndim != len(names):
+            raise ValueError(f"{name} has shape {_shape(x)}; it must have {len(names)} axes ({', '.join(names)})")
+        if x.dtype not in INPUT_DTYPES:
+            raise ValueError(f"{name} has dtype {x.dtype}; it may be float16, bfloat16, float32 or float64")
+        if 0 in x.shape[-2:]:
+            raise ValueError(f"{name} has shape {_shape(x)}; its heads and their size must not be empty")
+        if x.device != q.device:
+            raise ValueError(f"{name} is on {x.device}, q on {q.device}; all must be on one device")
+        if x.shape[0] != q.shape[0]:
+            raise ValueError(f"{name} has batch size {x.shape[0]}, q has {q.shape[0]}; they must agree")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k has feature_dim {k.shape[-1]}, q has {q.shape[-1]}; they must agree")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v has shape {_shape(v)}, k {_shape(k)}; all but the last axis must agree")
+    if q.shape[-2] % k.shape[-2]:
+        raise ValueError(f"k has {k.shape[-2]} heads, q has {q.shape[-2]}; the number of key heads must divide q's")
+
+
+def check_same_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Called on what autocast left: outside it nothing is cast in silence."""
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} has dtype {x.dtype}, q has {q.dtype}; outside autocast they must agree")
+
+
+def check_settings(kernel: Kernel, scale: float | None, eps: float) -> None:
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
+    for name, value in (("scale", 1.0 if scale is None else scale), ("eps", eps)):
+        if isinstance(value, (bool, Tensor)) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} is {value!r}; it must be a number")
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value} must be finite")
+    if eps < 0:
+        raise ValueError(f"eps={eps} must not be negative")
+
+
+def check_key_mask(key_mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    _check_tensor("key_mask", key_mask, device)
+    if key_mask.dtype != torch.bool:
+        raise ValueError(f"key_mask has dtype {key_mask.dtype}; it must be bool, True for real keys")
+    if tuple(key_mask.shape) != tuple(shape):
+        raise ValueError(f"key_mask has shape {_shape(key_mask)}; it must be {tuple(shape)}, one entry per key")
+
+
+def check_queries(q: Tensor, k: Tensor, at: Tensor | None) -> None:
+    """The queries' number: one a key, or one for each entry of ``at``."""
+    if at is None:
+        if q.shape[1] != k.shape[1]:
+            raise ValueError(f"q has {q.shape[1]} positions, k has {k.shape[1]}; they must agree unless `at` is given")
+        return
+    _check_integers("at", at, q.device)
+    if tuple(at.shape) != tuple(q.shape[:2]):
+        raise ValueError(f"at has shape {_shape(at)}; it must be {tuple(q.shape[:2])}, a position for each query")
+
+
+def check_cu_seqlens(cu_seqlens: Tensor, batch_size: int, device: torch.device) -> None:
+    _check_integers("cu_seqlens", cu_seqlens, device)
+    if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] == 0:
+        raise ValueError(f"cu_seqlens has shape {_shape(cu_seqlens)}; it must be (N + 1,) for N sequences")
+    if batch_size != 1:
+        raise ValueError(f"cu_seqlens packs sequences in one row: the batch size must be 1, got {batch_size}")
+
+
+def check_state(
+    state: KernelState, kernel: Kernel, *, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+) -> None:
+    if not isinstance(state, KernelState):
+        raise TypeError(f"state is a {type(state).__name__}; it must be a KernelState")
+    if state.kernel != kernel.name:
+        raise ValueError(f"state was made by the kernel {state.kernel!r}; this one is {kernel.name!r}")
+    for name, x, expected in (
+        ("state.values", state.values, shape),
+        ("state.normalizer", state.normalizer, shape[:3]),
+        ("state.count", state.count, shape[:1]),
+    ):
+        if tuple(x.shape) != tuple(expected):
+            raise ValueError(f"{name} has shape {_shape(x)}; these inputs need {tuple(expected)}")
+        if x.device != device:
+            raise ValueError(f"{name} is on {x.device}, q on {device}; all must be on one device")
+        if name != "state.count" and x.dtype != dtype:
+            raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {dtype}")
+
+
+def check_backend(backend: str, backends: tuple[str, ...]) -> None:
+    if backend not in ("auto", *backends):
+        raise ValueError(f"backend={backend!r} is unknown; it may be 'auto', {', '.join(map(repr, backends))}")
+
+
+def checked_positions(positions: Tensor, limit: int, name: str) -> Tensor:
+    """``positions`` as int64, after a check that each is in 0 .. limit - 1."""
+    checked: Tensor = _checked_positions(positions.to(torch.int64), limit, name)
+    return checked
+
+
+def checked_borders(cu_seqlens: Tensor, seq_len: int) -> Tensor:
+    """``cu_seqlens`` as int64, after a check that it rises from 0 to ``seq_len``."""
+    checked: Tensor = _checked_borders(cu_seqlens.to(torch.int64), seq_len)
+    return checked
+
+
+def _shape(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def _check_tensor(name: str, x: Any, device: torch.device) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; it must be a tensor")
+    if x.device != device:
+        raise ValueError(f"{name} is on {x.device}, q on {device}; all must be on one device")
+
+
+def _check_integers(name: str, x: Any, device: torch.device) -> None:
+    _check_tensor(name, x, device)
+    if x.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{name} has dtype {x.dtype}; it must be int32 or int64")
+
+
+def _can_look_at(x: Tensor) -> bool:
+    """Reading values back is illegal while a CUDA graph is being captured; such graphs are checked when warmed up."""
+    return x.numel() > 0 and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _check_positions(positions: Tensor, limit: int, name: str) -> Tensor:
+    if _can_look_at(positions):
+        low, high = (int(x) for x in positions.aminmax())
+        if low < 0 or high >= limit:
+            raise ValueError(f"{name} reaches from {low} to {high}; positions must be in 0 .. {limit - 1}")
+    return positions.clone()
+
+
+def _check_borders(cu_seqlens: Tensor, seq_len: int) -> Tensor:
+    if _can_look_at(cu_seqlens):
+        if bool((cu_seqlens.diff(dim=-1) < 0).any()):
+            raise ValueError(f"cu_seqlens={cu_seqlens.tolist()} must not decrease")
+        if bool((cu_seqlens[..., 0] != 0).any()) or bool((cu_seqlens[..., -1] != seq_len).any()):
+            raise ValueError(f"cu_seqlens={cu_seqlens.tolist()} must begin with 0 and end with {seq_len}, the length")
+    return cu_seqlens.clone()
+
+
+def _positions_vmap(info: Any, in_dims: Any, positions: Tensor, limit: int, name: str) -> tuple[Tensor, int]:
+    return _checked_positions(positions.movedim(in_dims[0], 0), limit, name), 0
+
+
+def _borders_vmap(info: Any, in_dims: Any, cu_seqlens: Tensor, seq_len: int) -> tuple[Tensor, int]:
+    return _checked_borders(cu_seqlens.movedim(in_dims[0], 0), seq_len), 0
+
+
+_checked_positions = define_operator(
+    "checked_positions(Tensor positions, SymInt limit, str name) -> Tensor",
+    implementation=_check_positions,
+    fake=lambda positions, limit, name: torch.empty_like(positions),
+    vmap=_positions_vmap,
+)
+_checked_borders = define_operator(
+    "checked_borders(Tensor cu_seqlens, SymInt seq_len) -> Tensor",
+    implementation=_check_borders,
+    fake=lambda cu_seqlens, seq_len: torch.empty_like(cu_seqlens),
+    vmap=_borders_vmap,
+)

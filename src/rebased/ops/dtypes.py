@@ -1,0 +1,23 @@
+"""Which dtype inputs arrive in, and which one sums are kept in."""
+
+import torch
+from torch import Tensor
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of sums and states: float32, and float64 for float64 inputs."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def autocast_inputs(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as autocast casts a matrix product's inputs: to its dtype, float64 excepted; outside it, not at all."""
+    device_type = tensors[0].device.type
+    if not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
+
+
+def no_autocast(like: Tensor) -> torch.autocast:
+    """A context in which nothing is cast: similarity and features are computed in the compute dtype."""
+    return torch.autocast(like.device.type, enabled=False)

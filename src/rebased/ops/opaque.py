@@ -1,0 +1,63 @@
+"""Operators that torch does not look into: one definition for autograd, torch.func, vmap, compile and export.
+
+`torch.library.custom_op` with ``register_autograd`` would be the obvious way, but its operators do not work under
+`torch.func.grad`, and under `torch.func.jvp` they return a tangent of zero in silence (torch 2.13). So autograd is
+attached one level lower: an `torch.autograd.Function` is the operator's kernel for the Autograd dispatch key.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+
+_LIBRARY = torch.library.Library("rebased", "DEF")
+
+
+def define_operator(
+    schema: str,
+    *,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    vmap: Callable[..., Any],
+    setup_context: Callable[..., None] | None = None,
+    backward: Callable[..., Any] | None = None,
+) -> Any:
+    """Define ``rebased::name`` from its schema and return it.
+
+    ``implementation`` runs on real tensors of any device, ``fake`` gives shapes and dtypes, ``vmap`` takes
+    (info, in_dims, *arguments) as `torch.library.register_vmap` has it. Without a ``backward``, differentiating
+    raises RuntimeError; forward-mode differentiation always does.
+    """
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"rebased::{name}", fake, lib=_LIBRARY)
+    torch.library.register_vmap(f"rebased::{name}", vmap, lib=_LIBRARY)
+    operator = getattr(torch.ops.rebased, name).default
+
+    def forward(*arguments: Any) -> Any:
+        # Grad mode is off inside a Function, but an outer torch.func.grad still has to record the call.
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return operator(*arguments)
+
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(f"rebased::{name} cannot be differentiated (again): double backward is not supported")
+
+    function: Any = type(
+        f"{name.title().replace('_', '')}Function",
+        (torch.autograd.Function,),
+        {
+            "forward": staticmethod(forward),
+            "setup_context": staticmethod(setup_context or (lambda ctx, inputs, output: None)),
+            "backward": staticmethod(backward or refuse),
+        },
+    )
+
+    def autograd_kernel(*arguments: Any) -> Any:
+        # Dispatch has already peeled off torch.func's outer levels: this one level is all the Function must handle.
+        with enable_single_level_autograd_function():
+            return super(torch.autograd.Function, function).apply(*arguments)
+
+    _LIBRARY.impl(name, autograd_kernel, "Autograd")
+    return operator

@@ -1,0 +1,84 @@
+"""One token at a time: what decoding does."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rebased.kernels import REBASED, Kernel
+from rebased.ops import checks
+from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
+from rebased.ops.reference import divide
+from rebased.ops.state import KernelState
+
+__all__ = ["kernel_attention_step"]
+
+
+def kernel_attention_step(
+    q: Float[Tensor, "B H F"],
+    k: Float[Tensor, "B Hk F"],
+    v: Float[Tensor, "B Hk D"],
+    state: KernelState,
+    kernel: Kernel = REBASED,
+    *,
+    scale: float | None = None,
+    eps: float = 1e-12,
+    normalize: bool = True,
+    key_mask: Bool[Tensor, " B"] | None = None,
+    inplace: bool = False,
+) -> tuple[Float[Tensor, "B H D"], KernelState]:
+    """Absorb one token into ``state`` and return its output and the new state.
+
+    ``S += φ(k)vᵀ``, ``z += φ(k)``, ``out = φ(q)·S / (φ(q)·z + eps)``: position t of `kernel_attention`, if ``state``
+    held tokens 0..t-1. Where ``key_mask`` is False the token is not absorbed, and the output is that of the state
+    alone. ``inplace`` writes the given state's tensors and returns the same object; it is not for training.
+    """
+    checks.check_qkv(q, k, v, axes="B H F")
+    checks.check_settings(kernel, scale, eps)
+    q, k, v = autocast_inputs(q, k, v)
+    checks.check_same_dtype(q, k, v)
+    shape = (k.shape[0], k.shape[1], kernel.num_features(q.shape[-1]), v.shape[-1])
+    checks.check_state(state, kernel, shape=shape, dtype=compute_dtype(q), device=q.device)
+    if key_mask is not None:
+        checks.check_key_mask(key_mask, k.shape[:1], q.device)
+    tensors = (q, k, v, state.values, state.normalizer)
+    if inplace and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise ValueError("inplace=True overwrites what gradients need; use it under torch.no_grad()")
+    positions = None
+    if kernel.max_len is not None:
+        positions = checks.checked_positions(state.count, kernel.max_len, "state.count (kernel.max_len)")[:, None]
+    out_dtype = v.dtype
+    q, k, v = (x.to(compute_dtype(x)) for x in (q, k, v))
+    if key_mask is not None:
+        k, v = k.where(key_mask[:, None, None], 0), v.where(key_mask[:, None, None], 0)
+    scale, eps = kernel.resolve(q.shape[-1], scale, eps, normalize=normalize)
+    group = q.shape[1] // k.shape[1]
+    with no_autocast(q):
+        q_features = kernel.query_features(q[:, None], positions, scale=scale)[:, 0].unflatten(1, (-1, group))
+        k_features = kernel.key_features(k[:, None], positions)[:, 0]
+        own = kernel.similarity(
+            q[:, None], k[:, None].repeat_interleave(group, dim=2), positions, positions, scale=scale
+        )[..., 0]  # (B, H, 1): the token's own similarity, computed directly
+        if key_mask is not None:
+            k_features = k_features.where(key_mask[:, None, None], 0)
+            own = own.where(key_mask[:, None, None], 0)
+        out = torch.einsum("bkge,bked->bkgd", q_features, state.values).flatten(1, 2)
+        out = out + own * v.repeat_interleave(group, dim=1)
+        if normalize:
+            normalizer = torch.einsum("bkge,bke->bkg", q_features, state.normalizer).flatten(1, 2)[..., None]
+            floor = torch.zeros_like(normalizer)
+            if kernel.signed_features:
+                magnitude = torch.einsum("bkge,bke->bkg", q_features.abs(), state.normalizer.abs())
+                floor = magnitude.detach().flatten(1, 2)[..., None] * torch.finfo(q.dtype).eps
+            out = divide(out, normalizer + own, floor, eps=eps, nonnegative=kernel.nonnegative)
+        count = torch.ones_like(state.count) if key_mask is None else key_mask.to(state.count.dtype)
+        return out.to(out_dtype), _absorb(state, k_features, v, count, inplace=inplace)
+
+
+def _absorb(state: KernelState, k_features: Tensor, v: Tensor, count: Tensor, *, inplace: bool) -> KernelState:
+    outer = k_features[..., None] * v[..., None, :]
+    if inplace:
+        state.values.add_(outer)
+        state.normalizer.add_(k_features)
+        state.count.add_(count)
+        return state
+    return KernelState(state.values + outer, state.normalizer + k_features, state.count + count, kernel=state.kernel)

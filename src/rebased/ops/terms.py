@@ -1,0 +1,90 @@
+"""Similarity as a function of the score s = scale · qᵀk: Σ c_d s^d, its slope, and how far rounding blurs it.
+
+Coefficients come per query row, (X, terms, R); ``None`` stands for ones.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rebased.monomials import monomial_weights, num_monomials
+
+ROUNDING_FLOOR = 8.0
+"""A normaliser that went through a state counts as zero below this many roundings of the terms it is the sum of."""
+
+
+def similarity(
+    s: Float[Tensor, "*X R C"], degrees: tuple[int, ...], coefficients: Float[Tensor, "*X terms R"] | None
+) -> Float[Tensor, "*X R C"]:
+    """Σ c_d s^d."""
+    return _weighted_powers(s, degrees, coefficients, factors=(1,) * len(degrees))
+
+
+def similarity_slope(
+    s: Float[Tensor, "*X R C"], degrees: tuple[int, ...], coefficients: Float[Tensor, "*X terms R"] | None
+) -> Float[Tensor, "*X R C"]:
+    """Σ d c_d s^(d-1)."""
+    return _weighted_powers(s, tuple(degree - 1 for degree in degrees), coefficients, factors=degrees)
+
+
+def coefficient_grads(
+    s: Float[Tensor, "*X R C"], dsim: Float[Tensor, "*X R C"], degrees: tuple[int, ...]
+) -> Float[Tensor, "*X terms R"]:
+    """Gradient of each row's coefficients: Σ over keys of dsim · s^d."""
+    return torch.stack([(dsim * _power(s, degree)).sum(dim=-1) for degree in degrees], dim=-2)
+
+
+def feature_weights(feature_dim: int, degrees: tuple[int, ...], like: Tensor) -> Float[Tensor, "E 1"]:
+    """The multinomial weights of all terms' features, as a column that multiplies a state."""
+    weights = [weight for degree in degrees for weight in monomial_weights(feature_dim, degree)]
+    return torch.tensor(weights, dtype=like.dtype, device=like.device)[:, None]
+
+
+def rounding_floor(
+    q: Float[Tensor, "*X F R"],
+    normalizer: Float[Tensor, "*X E"],
+    degrees: tuple[int, ...],
+    coefficients: Float[Tensor, "*X terms R"] | None,
+) -> Float[Tensor, "*X R"]:
+    """How small φ(q)·Σφ(k) may get before it is rounding error and nothing else, for each query.
+
+    The sum is at most Σ |c_d| ‖q‖^d ‖Z_d‖ with Z_d = Σ k⊗…⊗k (d times): that bounds the terms which may cancel. The
+    norm of Z_d counts a packed entry as often as it stands in the unpacked tensor.
+    """
+    lengths = torch.linalg.vector_norm(q, dim=-2)
+    squares = feature_weights(q.shape[-2], degrees, q)[:, 0] * normalizer.square()
+    total = torch.zeros_like(lengths)
+    start = 0
+    for index, degree in enumerate(degrees):
+        size = num_monomials(q.shape[-2], degree)
+        norm = squares.narrow(-1, start, size).sum(dim=-1, keepdim=True).sqrt()
+        start += size
+        term = _power(lengths, degree) * norm
+        total += term if coefficients is None else term * coefficients.select(-2, index).abs()
+    return total * (ROUNDING_FLOOR * torch.finfo(q.dtype).eps)
+
+
+def _weighted_powers(
+    s: Tensor, degrees: tuple[int, ...], coefficients: Tensor | None, factors: tuple[int, ...]
+) -> Tensor:
+    total: Tensor | None = None
+    for index, (degree, factor) in enumerate(zip(degrees, factors, strict=True)):
+        if factor == 0:
+            continue
+        term = _power(s, degree)
+        if coefficients is not None:
+            term = term * (coefficients.select(-2, index)[..., None] * factor)
+        elif factor != 1:
+            term = term * factor
+        total = term if total is None else total + term
+    return torch.zeros_like(s) if total is None else total
+
+
+def _power(s: Tensor, degree: int) -> Tensor:
+    """s^degree by squaring: torch's own power is a slow transcendental function from degree 4 on."""
+    if degree == 0:
+        return torch.ones_like(s)
+    if degree == 1:
+        return s
+    half = _power(s, degree // 2)
+    return half.square() if degree % 2 == 0 else half.square() * s

@@ -1,0 +1,96 @@
+"""How the queries of a block of key chunks are laid out: as tiles of rows that share one chunk.
+
+A block is ``num_chunks`` neighbouring chunks of ``chunk_size`` keys of every sequence, numbered (b, chunk). Queries
+come in tiles of ``num_rows``; all rows of a tile sit in the same chunk, so that a tile meets one prefix state and one
+chunk of keys in matrix products. Where every position is queried the tiles are the chunks (`DenseTiles`); with
+``at``, queries are sorted into as many tiles as they need (`GatheredTiles`), and chunks without queries have none.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+ROWS_PER_TILE = 32
+"""Of gathered tiles. A tile reads one state of E·D numbers: rows share that cost, empty rows waste the products."""
+
+
+class Tiles(Protocol):
+    chunk_of_tile: Int[Tensor, " X"] | None
+    """Which (b, chunk) of the block each tile belongs to; ``None``: tile i belongs to chunk i."""
+
+    def load(self, x: Tensor, *, fill: float = 0.0) -> Tensor:
+        """Queries' rows of x (B, P, H, W) as (X, rows, H, W); rows without a query hold ``fill``."""
+
+    def store(self, rows: Tensor, out: Tensor) -> None:
+        """Write (X, rows, H, W) to the queries' places in out (B, P, H, W)."""
+
+    def visible(self, chunk_size: int) -> Bool[Tensor, "#X rows C"]:
+        """Which keys of its own chunk a row sees: those not after it."""
+
+
+@dataclass(frozen=True)
+class DenseTiles:
+    """Every position of ``start .. start + num_chunks · chunk_size`` is a query."""
+
+    start: int
+    num_chunks: int
+    chunk_size: int
+    device: torch.device
+    chunk_of_tile: None = None
+
+    def load(self, x: Tensor, *, fill: float = 0.0) -> Tensor:
+        rows = x.narrow(1, self.start, self.num_chunks * self.chunk_size)
+        return rows.unflatten(1, (self.num_chunks, self.chunk_size)).flatten(0, 1)
+
+    def store(self, rows: Tensor, out: Tensor) -> None:
+        places = out.narrow(1, self.start, self.num_chunks * self.chunk_size)
+        places.unflatten(1, (self.num_chunks, self.chunk_size)).copy_(rows.unflatten(0, (-1, self.num_chunks)))
+
+    def visible(self, chunk_size: int) -> Bool[Tensor, "#X rows C"]:
+        return torch.ones(1, chunk_size, chunk_size, dtype=torch.bool, device=self.device).tril()
+
+
+@dataclass(frozen=True)
+class GatheredTiles:
+    """Queries at given positions, of which the block's are picked; built by `gather_tiles`."""
+
+    batch: Int[Tensor, " N"]
+    query: Int[Tensor, " N"]
+    tile: Int[Tensor, " N"]
+    row: Int[Tensor, " N"]
+    chunk_of_tile: Int[Tensor, " X"]
+    position: Int[Tensor, "X rows"]
+    """Of each row within its chunk; -1 where a row holds no query."""
+
+    def load(self, x: Tensor, *, fill: float = 0.0) -> Tensor:
+        rows = x.new_full((*self.position.shape, *x.shape[2:]), fill)
+        rows[self.tile, self.row] = x[self.batch, self.query]
+        return rows
+
+    def store(self, rows: Tensor, out: Tensor) -> None:
+        out[self.batch, self.query] = rows[self.tile, self.row]
+
+    def visible(self, chunk_size: int) -> Bool[Tensor, "#X rows C"]:
+        return torch.arange(chunk_size, device=self.position.device) <= self.position[..., None]
+
+
+def gather_tiles(at: Int[Tensor, "B P"], start: int, num_chunks: int, chunk_size: int) -> GatheredTiles | None:
+    """Sort the queries that fall in a block into tiles; ``None`` if there are none."""
+    inside = (at >= start) & (at < start + num_chunks * chunk_size)
+    batch, query = inside.nonzero(as_tuple=True)
+    if batch.numel() == 0:
+        return None
+    offset = at[batch, query] - start
+    chunk, order = (batch * num_chunks + offset // chunk_size).sort(stable=True)
+    counts = torch.bincount(chunk, minlength=at.shape[0] * num_chunks)
+    rank = torch.arange(chunk.numel(), device=at.device) - (counts.cumsum(0) - counts)[chunk]
+    num_tiles = (counts + ROWS_PER_TILE - 1) // ROWS_PER_TILE
+    tile = (num_tiles.cumsum(0) - num_tiles)[chunk] + rank // ROWS_PER_TILE
+    row = rank % ROWS_PER_TILE
+    chunk_of_tile = torch.repeat_interleave(num_tiles)
+    position = at.new_full((chunk_of_tile.numel(), ROWS_PER_TILE), -1)
+    position[tile, row] = offset[order] % chunk_size
+    return GatheredTiles(batch[order], query[order], tile, row, chunk_of_tile, position)

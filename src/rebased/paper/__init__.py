@@ -1,0 +1,1 @@
+"""The paper, by command: one module per table or figure."""

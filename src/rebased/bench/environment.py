@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Environment", "describe_environment", "package_version"]
+from rebased import __version__
+
+__all__ = ["Environment", "describe_environment"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,7 @@ class Environment:
     """None where it is not installed."""
     cuda: str | None
     """The CUDA version torch was built with; None for CPU builds."""
-    rebased: str | None
-    """None where the package is imported without having been installed."""
+    rebased: str
     commit: str | None
     """The checkout the package was imported from, "-dirty" if it had changes; None outside one."""
 
@@ -56,15 +57,15 @@ def describe_environment(device: torch.device) -> Environment:
         platform=platform.platform(),
         python=platform.python_version(),
         torch=str(torch.__version__),
-        numpy=package_version("numpy"),
-        triton=package_version("triton"),
+        numpy=_package_version("numpy"),
+        triton=_package_version("triton"),
         cuda=torch.version.cuda,
-        rebased=package_version("rebased"),
+        rebased=__version__,
         commit=_commit(),
     )
 
 
-def package_version(name: str) -> str | None:
+def _package_version(name: str) -> str | None:
     """The installed version of a package, without importing it."""
     try:
         return metadata.version(name)

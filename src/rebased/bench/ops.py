@@ -9,6 +9,7 @@ import torch
 
 from rebased.bench.candidates import build_call
 from rebased.bench.config import OpsBenchConfig
+from rebased.bench.contention import ContentionMeter
 from rebased.bench.environment import describe_environment
 from rebased.bench.growth import growth_exponent
 from rebased.bench.memory import peak_memory
@@ -29,6 +30,7 @@ def run_ops_bench(config: OpsBenchConfig, *, progress: Callable[[str], None] = _
     ``config``, or for the device's memory, is recorded as skipped.
     """
     config.check_device()
+    contention = ContentionMeter()
     with _threads(config.threads):
         errors = {}
         for backend in config.backends:
@@ -53,6 +55,7 @@ def run_ops_bench(config: OpsBenchConfig, *, progress: Callable[[str], None] = _
             config=config,
             environment=describe_environment(config.torch_device),
             errors=errors,
+            other_cpus=contention.other_cpus(),
             measurements=tuple(measurements),
             growth=tuple(_growth(candidate, measurements) for candidate in config.candidates),
         )
@@ -75,16 +78,17 @@ def _measure(candidate: str, length: int, config: OpsBenchConfig) -> Measurement
         return Measurement(candidate=candidate, length=length, skipped=reason)
     try:
         call = build_call(candidate, length, config)
-        # The first measurement is of memory: it warms up, and runs out before time is spent on timing.
+        call()  # warm-up for both: what a library allocates once and keeps is not this call's memory
         peak_bytes = peak_memory(call, device=config.torch_device)
         timing = time_call(
             call,
             device=config.torch_device,
-            warmup=1,
+            warmup=0,
             min_repetitions=config.min_repetitions,
             min_seconds=config.min_seconds,
         )
     except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
         return Measurement(candidate=candidate, length=length, skipped="out of device memory")
     return Measurement(candidate=candidate, length=length, timing=timing, peak_bytes=peak_bytes)
 

@@ -49,6 +49,8 @@ class OpsBenchResult:
     environment: Environment
     errors: dict[str, float]
     """Relative RMS error of each backend against the float64 reference, from the check before the timing."""
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
     measurements: tuple[Measurement, ...]
     """By length, then in the order of ``config.candidates``."""
     growth: tuple[CandidateGrowth, ...]
@@ -76,6 +78,7 @@ class OpsBenchResult:
             config=OpsBenchConfig(**config),
             environment=Environment(**data["environment"]),
             errors=dict(data["errors"]),
+            other_cpus=data["other_cpus"],
             measurements=tuple(
                 Measurement(**(entry | {"timing": entry["timing"] and Timing(**entry["timing"])}))
                 for entry in data["measurements"]

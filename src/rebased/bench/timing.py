@@ -89,4 +89,4 @@ def _cuda_seconds(call: Callable[[], object], device: torch.device, count: int) 
 
 
 def _cuda_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)

@@ -44,8 +44,8 @@ def check_backend(
     error exceeds the tolerance of ``dtype``.
     """
     inputs = _random_inputs(dtype, feature_dim, head_dim, seed)
-    expected = _outputs("reference", [tensor.to(device, torch.float64) for tensor in inputs], backward)
-    actual = _outputs(backend, [tensor.to(device) for tensor in inputs], backward)
+    expected = _outputs("reference", [tensor.to(device, torch.float64, copy=True) for tensor in inputs], backward)
+    actual = _outputs(backend, [tensor.to(device, copy=True) for tensor in inputs], backward)
     errors = {name: relative_rms_error(actual[name], expected[name]) for name in expected}
     bound = TOLERANCES[dtype]
     wrong = {name: error for name, error in errors.items() if not error <= bound}

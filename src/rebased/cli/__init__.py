@@ -14,7 +14,8 @@ def main() -> None:
     try:
         from rebased.cli.app import app
     except ModuleNotFoundError as error:
-        if error.name not in {"typer", "rich"}:
+        absent = (error.name or "").partition(".")[0]
+        if absent not in {"typer", "rich"}:
             raise
-        sys.exit(f"the `rebased` command needs {error.name}: pip install 'rebased[cli]'")
+        sys.exit(f"the `rebased` command needs {absent}: pip install 'rebased[cli]'")
     app()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rebased.bench.environment import package_version
+from rebased import __version__
 from rebased.cli.bench import bench_app
 from rebased.cli.quickstart import quickstart
 
@@ -22,7 +22,7 @@ app.command("quickstart")(quickstart)
 
 def _show_version(asked: bool) -> None:
     if asked:
-        print(f"rebased {package_version('rebased') or 'of a source tree that is not installed'}")
+        print(f"rebased {__version__}")
         raise typer.Exit
 
 

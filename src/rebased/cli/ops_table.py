@@ -9,15 +9,26 @@ from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
 __all__ = ["print_ops_result"]
 
 _ABSENT = "—"
+_QUIET = (
+    0.2  # CPUs that others may use before timings are in doubt; an idle machine's own services take a few hundredths
+)
 
 
 def print_ops_result(result: OpsBenchResult, console: Console) -> None:
     """Print the table, what was measured, and why cells are empty."""
     console.print(_table(result))
     console.print(Text(_caption(result)), soft_wrap=True)
+    if (result.other_cpus or 0) > _QUIET:
+        warning = (
+            f"warning: other processes kept {result.other_cpus:.1f} CPUs busy meanwhile; time again on a quiet machine"
+        )
+        console.print(Text(warning, style="yellow"), soft_wrap=True)
+    skipped: dict[tuple[str, str], list[str]] = {}
     for each in result.measurements:
         if each.skipped:
-            console.print(Text(f"{each.candidate} at {each.length} skipped: {each.skipped}"), soft_wrap=True)
+            skipped.setdefault((each.candidate, each.skipped), []).append(str(each.length))
+    for (candidate, reason), lengths in skipped.items():
+        console.print(Text(f"{candidate} skipped at {', '.join(lengths)}: {reason}"), soft_wrap=True)
 
 
 def _table(result: OpsBenchResult) -> Table:

@@ -22,13 +22,7 @@ def quickstart_config() -> OpsBenchConfig:
         return OpsBenchConfig(
             device="cuda", dtype="bfloat16", lengths=lengths, backward=True, max_sdpa_length=lengths[-1]
         )
-    return OpsBenchConfig(
-        lengths=(512, 1024, 2048, 4096, 8192),
-        backward=True,
-        max_reference_length=1024,
-        min_repetitions=3,
-        min_seconds=0.3,
-    )
+    return OpsBenchConfig(lengths=(512, 1024, 2048, 4096, 8192), backward=True, min_repetitions=3, min_seconds=0.3)
 
 
 def quickstart(

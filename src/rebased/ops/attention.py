@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from typing import Literal, overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +22,42 @@ BACKENDS = ("reference", "chunked")
 _LOGGER = logging.getLogger(__name__)
 
 
+@overload
+def kernel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel = ...,
+    *,
+    scale: float | None = ...,
+    eps: float = ...,
+    normalize: bool = ...,
+    causal: bool = ...,
+    key_mask: Tensor | None = ...,
+    state: KernelState | None = ...,
+    return_state: Literal[False] = ...,
+    cu_seqlens: Tensor | None = ...,
+    at: Tensor | None = ...,
+    backend: str = ...,
+) -> Tensor: ...
+@overload
+def kernel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel = ...,
+    *,
+    scale: float | None = ...,
+    eps: float = ...,
+    normalize: bool = ...,
+    causal: bool = ...,
+    key_mask: Tensor | None = ...,
+    state: KernelState | None = ...,
+    return_state: Literal[True],
+    cu_seqlens: Tensor | None = ...,
+    at: Tensor | None = ...,
+    backend: str = ...,
+) -> tuple[Tensor, KernelState]: ...
 def kernel_attention(
     q: Float[Tensor, "B P H F"],
     k: Float[Tensor, "B T Hk F"],
@@ -66,9 +103,9 @@ def kernel_attention(
     if values is None or normalizer is None:
         return out
     count = token_counts(call.key_mask, call.cu_seqlens, call.k)
-    if state is not None:
-        count = state.count + count
-    return out, KernelState(values, normalizer, count, kernel=kernel.name)
+    if state is None:
+        return out, KernelState.of_sums(kernel.name, values, normalizer, count)
+    return out, state.plus(values, normalizer, count)
 
 
 def attention_matrix(
@@ -178,7 +215,7 @@ def _prepare(
 
 
 Sums = tuple[Tensor, Tensor | None, Tensor | None]
-"""What a backend returns: the output, and the state's values and normaliser if asked for."""
+"""What a backend returns: the output and, if asked for, Σ φ(k)vᵀ and Σ φ(k) over this call's keys."""
 
 
 def _run_reference(call: _Call, *, normalize: bool, causal: bool, return_state: bool) -> Sums:

@@ -57,7 +57,7 @@ def check_settings(kernel: Kernel, scale: float | None, eps: float) -> None:
     for name, value in (("scale", 1.0 if scale is None else scale), ("eps", eps)):
         if isinstance(value, (bool, Tensor)) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} is {value!r}; it must be a number")
-        if not math.isfinite(value):
+        if not -math.inf < value < math.inf:  # math.isfinite would break a graph where numbers are symbols
             raise ValueError(f"{name}={value} must be finite")
     if eps < 0:
         raise ValueError(f"eps={eps} must not be negative")

@@ -21,3 +21,12 @@ def autocast_inputs(*tensors: Tensor) -> tuple[Tensor, ...]:
 def no_autocast(like: Tensor) -> torch.autocast:
     """A context in which nothing is cast: similarity and features are computed in the compute dtype."""
     return torch.autocast(like.device.type, enabled=False)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """How far rounding may take a sum from its value, relative to the terms that cancel in it.
+
+    A few units of rounding, for the sums in a state are themselves rounded sums. A normaliser of a non-negative
+    kernel counts as zero below this.
+    """
+    return 8 * torch.finfo(dtype).eps

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _is_fwd_grad_enabled, _set_fwd_grad_enabled
 
 _LIBRARY = torch.library.Library("rebased", "DEF")
 
@@ -36,28 +37,41 @@ def define_operator(
     torch.library.register_vmap(f"rebased::{name}", vmap, lib=_LIBRARY)
     operator = getattr(torch.ops.rebased, name).default
 
-    def forward(*arguments: Any) -> Any:
-        # Grad mode is off inside a Function, but an outer torch.func.grad still has to record the call.
-        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+    def forward(*arguments_and_modes: Any) -> Any:
+        # Inside a Function both modes of differentiation are off. Outer levels of torch.func still have to record the
+        # call, or to refuse it (else jvp(grad(f)) returns zeros in silence), unless the caller had switched them off.
+        *arguments, grad_mode, forward_mode = arguments_and_modes
+        with (
+            torch.set_grad_enabled(grad_mode),
+            _set_fwd_grad_enabled(forward_mode),
+            torch._C._AutoDispatchBelowAutograd(),
+        ):
             return operator(*arguments)
 
-    def refuse(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(f"rebased::{name} cannot be differentiated (again): double backward is not supported")
+    def save(ctx: Any, inputs: Any, output: Any) -> None:
+        if setup_context is not None:
+            setup_context(ctx, inputs[:-2], output)
+
+    def differentiate(ctx: Any, *grads: Any) -> Any:
+        if backward is None:
+            raise RuntimeError(f"rebased::{name} cannot be differentiated (again): double backward is not supported")
+        return *backward(ctx, *grads), None, None
 
     function: Any = type(
         f"{name.title().replace('_', '')}Function",
         (torch.autograd.Function,),
         {
             "forward": staticmethod(forward),
-            "setup_context": staticmethod(setup_context or (lambda ctx, inputs, output: None)),
-            "backward": staticmethod(backward or refuse),
+            "setup_context": staticmethod(save),
+            "backward": staticmethod(differentiate),
         },
     )
 
     def autograd_kernel(*arguments: Any) -> Any:
         # Dispatch has already peeled off torch.func's outer levels: this one level is all the Function must handle.
         with enable_single_level_autograd_function():
-            return super(torch.autograd.Function, function).apply(*arguments)
+            modes = torch.is_grad_enabled(), _is_fwd_grad_enabled()
+            return super(torch.autograd.Function, function).apply(*arguments, *modes)
 
     _LIBRARY.impl(name, autograd_kernel, "Autograd")
     return operator

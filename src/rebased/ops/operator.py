@@ -4,6 +4,7 @@ Polynomials enter as tensors and numbers (degrees, coefficients), so that the op
 features enter as queries and keys of the kernel s = qᵀk, degree 1. Shapes are those of `kernel_attention`, and:
 
 * ``coefficients`` (N, H, terms) and the state's tensors have N = B, or the number of sequences if ``cu_seqlens`` packs;
+* the sums it returns are over this call's keys: adding them to the state is the caller's part;
 * outputs that nobody asked for have no elements.
 """
 
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from rebased.ops import chunked
-from rebased.ops.chunked import Problem
 from rebased.ops.expansion import num_features
 from rebased.ops.opaque import define_operator
 from rebased.ops.packing import Group, group_sequences
+from rebased.ops.problem import Problem
 
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask, Tensor? state_values, "
@@ -65,51 +66,44 @@ _NUM_ARGUMENTS = len(Arguments._fields)
 
 
 def _attend(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    a, return_state = Arguments(*inputs[:_NUM_ARGUMENTS]), inputs[-1]
+    a, return_sums = Arguments(*inputs[:_NUM_ARGUMENTS]), inputs[-1]
     state = _join(a.state_values, a.state_normalizer)
     if a.cu_seqlens is None:
-        out, normalizer, final = chunked.forward(_whole(a, state), return_state=return_state)
-        return out, normalizer, *_split(a, final)
+        out, normalizer, sums = chunked.forward(_whole(a, state), return_sums=return_sums)
+        return out, normalizer, *_split(a, sums)
     out = a.v.new_zeros(*a.q.shape[:3], a.v.shape[-1])
     normalizer = a.q.new_ones(a.q.shape[:3], dtype=a.compute_dtype)
-    if not return_state:
-        final = None
-    elif state is not None:
-        final = state  # sequences without tokens keep theirs
-    else:
-        final = a.v.new_zeros(*a.state_shape[:3], a.state_shape[3] + 1, dtype=a.compute_dtype)
+    sums = None
+    if return_sums:
+        sums = a.v.new_zeros(*a.state_shape[:3], a.state_shape[3] + 1, dtype=a.compute_dtype)
     for group in group_sequences(a.cu_seqlens, None if a.at is None else a.at[0]):
-        group_out, group_normalizer, group_final = chunked.forward(
-            _grouped(a, state, group), return_state=return_state
-        )
+        group_out, group_normalizer, group_sums = chunked.forward(_grouped(a, state, group), return_sums=return_sums)
         places = group.queries[group.is_query]
         out[0, places] = group_out[group.is_query]
         normalizer[0, places] = group_normalizer[group.is_query]
-        if final is not None:
-            final = final.index_copy(0, group.sequences, group_final)
-    return out, normalizer, *_split(a, final)
+        if sums is not None:
+            sums[group.sequences] = group_sums
+    return out, normalizer, *_split(a, sums)
 
 
 def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     out, normalizer, dout, dvalues, dnormalizer, *rest, coefficients = inputs
     a = Arguments(*rest)
-    state, dfinal = _join(a.state_values, a.state_normalizer), _join_grads(a, dvalues, dnormalizer)
+    state, dsums = _join(a.state_values, a.state_normalizer), _join_grads(a, dvalues, dnormalizer)
     if a.cu_seqlens is None:
-        grads = chunked.backward(_whole(a, state), out, normalizer, dout, dfinal, coefficients=coefficients)
+        grads = chunked.backward(_whole(a, state), out, normalizer, dout, dsums, coefficients=coefficients)
         dcoefficients = grads.coefficients if grads.coefficients is not None else _nothing(a)
         return grads.q, grads.k, grads.v, dcoefficients, *_split(a, grads.state)
     dq, dk, dv = torch.zeros_like(a.q), torch.zeros_like(a.k), torch.zeros_like(a.v)
     dcoefficients = torch.zeros_like(a.coefficients) if coefficients and a.coefficients is not None else _nothing(a)
-    dstate = None
-    if state is not None:
-        dstate = torch.zeros_like(state) if dfinal is None else dfinal.clone()
+    dstate = None if state is None else torch.zeros_like(state)
     for group in group_sequences(a.cu_seqlens, None if a.at is None else a.at[0]):
         grads = chunked.backward(
             _grouped(a, state, group),
             out[0, group.queries],
             normalizer[0, group.queries],
             dout[0, group.queries].where(group.is_query[..., None, None], 0),
-            None if dfinal is None else dfinal[group.sequences],
+            None if dsums is None else dsums[group.sequences],
             coefficients=coefficients,
         )
         dq[0, group.queries[group.is_query]] = grads.q[group.is_query]
@@ -199,10 +193,10 @@ def _nothing(a: Arguments) -> Tensor:
 
 
 def _attend_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    a, return_state = Arguments(*inputs[:_NUM_ARGUMENTS]), inputs[-1]
+    a, return_sums = Arguments(*inputs[:_NUM_ARGUMENTS]), inputs[-1]
     out = a.v.new_empty(*a.q.shape[:3], a.v.shape[-1])
     normalizer = a.q.new_empty(a.q.shape[:3], dtype=a.compute_dtype)
-    return out, normalizer, *_fake_state(a, present=return_state)
+    return out, normalizer, *_fake_state(a, present=return_sums)
 
 
 def _attend_backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -224,10 +218,14 @@ def _fake_state(a: Arguments, *, present: bool) -> tuple[Tensor, Tensor]:
 
 
 class _Fold:
-    """Turns n mapped calls into one."""
+    """Turns ``size`` mapped calls into one; ``size`` may be 0, so that no length can be inferred from others."""
 
-    def __init__(self, size: int, seq_len: int, *, packed: bool) -> None:
-        self.size, self.seq_len, self.packed = size, seq_len, packed
+    def __init__(self, size: int, a: Arguments, dims: Any) -> None:
+        self.size, self.packed = size, a.cu_seqlens is not None
+        (self.batch_size, self.num_queries), self.seq_len = _shape(a.q, dims.q)[:2], _shape(a.k, dims.k)[1]
+        self.num_sequences = self.batch_size
+        if a.cu_seqlens is not None:
+            self.num_sequences = _shape(a.cu_seqlens, dims.cu_seqlens)[0] - 1
 
     def rows(self, x: Tensor | None, dim: int | None) -> Tensor | None:
         """For what has (B, T or P, …): packed rows are strung together in time."""
@@ -254,11 +252,14 @@ class _Fold:
         starts = (x[:, :-1] + self._offsets(x)[:, None]).flatten()
         return torch.cat([starts, starts.new_full((1,), self.size * self.seq_len)])
 
-    def unrow(self, x: Tensor) -> Tensor:
-        return x[0].unflatten(0, (self.size, -1))[:, None] if self.packed else x.unflatten(0, (self.size, -1))
+    def unrow_queries(self, x: Tensor) -> Tensor:
+        return self._unrow(x, self.num_queries)
+
+    def unrow_keys(self, x: Tensor) -> Tensor:
+        return self._unrow(x, self.seq_len)
 
     def unsequence(self, x: Tensor) -> Tensor:
-        return x.unflatten(0, (self.size, -1))
+        return x.unflatten(0, (self.size, self.num_sequences))
 
     def arguments(self, a: Arguments, dims: Arguments) -> Arguments:
         return a._replace(
@@ -276,33 +277,38 @@ class _Fold:
             return None
         return x.expand(self.size, *x.shape) if dim is None else x.movedim(dim, 0)
 
+    def _unrow(self, x: Tensor, length: int) -> Tensor:
+        if self.packed:
+            return x[0].unflatten(0, (self.size, length))[:, None]
+        return x.unflatten(0, (self.size, self.batch_size))
+
     def _offsets(self, like: Tensor) -> Tensor:
         return torch.arange(self.size, device=like.device, dtype=like.dtype) * self.seq_len
 
 
-def _fold_of(info: Any, a: Arguments, dims: Arguments) -> _Fold:
-    k = a.k if dims.k is None else a.k.movedim(dims.k, 0)[0]
-    return _Fold(info.batch_size, k.shape[1], packed=a.cu_seqlens is not None)
+def _shape(x: Tensor, dim: int | None) -> tuple[int, ...]:
+    """Of one mapped call's x."""
+    return tuple(size for axis, size in enumerate(x.shape) if axis != dim)
 
 
 def _attend_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    a, return_state = Arguments(*inputs[:_NUM_ARGUMENTS]), inputs[-1]
+    a, return_sums = Arguments(*inputs[:_NUM_ARGUMENTS]), inputs[-1]
     dims = Arguments(*in_dims[:_NUM_ARGUMENTS])
-    fold = _fold_of(info, a, dims)
-    out, normalizer, values, state_normalizer = attend(*fold.arguments(a, dims), return_state)
-    outputs = fold.unrow(out), fold.unrow(normalizer)
-    if not return_state:
+    fold = _Fold(info.batch_size, a, dims)
+    out, normalizer, values, state_normalizer = attend(*fold.arguments(a, dims), return_sums)
+    outputs = fold.unrow_queries(out), fold.unrow_queries(normalizer)
+    if not return_sums:
         return (*outputs, values, state_normalizer), (0, 0, None, None)
     return (*outputs, fold.unsequence(values), fold.unsequence(state_normalizer)), (0, 0, 0, 0)
 
 
 def _attend_backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     a, dims = Arguments(*inputs[5:-1]), Arguments(*in_dims[5:-1])
-    fold = _fold_of(info, a, dims)
+    fold = _Fold(info.batch_size, a, dims)
     rows = [fold.rows(x, dim) for x, dim in zip(inputs[:3], in_dims[:3], strict=True)]
     states = [fold.sequences(x, dim) for x, dim in zip(inputs[3:5], in_dims[3:5], strict=True)]
     dq, dk, dv, *others = attend_backward(*rows, *states, *fold.arguments(a, dims), inputs[-1])
-    outputs = [fold.unrow(dq), fold.unrow(dk), fold.unrow(dv)]
+    outputs = [fold.unrow_queries(dq), fold.unrow_keys(dk), fold.unrow_keys(dv)]
     out_dims: list[int | None] = [0, 0, 0]
     for grad, present in zip(others, (inputs[-1], *(a.state_values is not None,) * 2), strict=True):
         outputs.append(fold.unsequence(grad) if present else grad)
@@ -315,9 +321,11 @@ def _attend_backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, A
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     a = Arguments(*inputs[:_NUM_ARGUMENTS])
-    out, normalizer, *_ = output
+    out, normalizer, *state = output
+    return_sums = inputs[-1]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(normalizer)
+    # AOTAutograd makes gradients for all differentiable outputs, also for a state that is not there.
+    ctx.mark_non_differentiable(normalizer, *(() if return_sums else state))
     ctx.save_for_backward(out, normalizer, *a[:9])
     ctx.settings = a[9:]
 
@@ -345,7 +353,7 @@ def _differentiate(ctx: Any, dout: Tensor | None, _: Any, dvalues: Tensor | None
 
 
 attend_backward = define_operator(
-    "attend_backward(Tensor out, Tensor normalizer, Tensor dout, Tensor? dstate_values, Tensor? dstate_normalizer, "
+    "attend_backward(Tensor out, Tensor normalizer, Tensor dout, Tensor? dsum_values, Tensor? dsum_normalizer, "
     f"{_ARGUMENTS}, bool coefficient_grads) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_attend_backward,
     fake=_attend_backward_fake,
@@ -353,7 +361,7 @@ attend_backward = define_operator(
 )
 
 attend = define_operator(
-    f"attend({_ARGUMENTS}, bool return_state) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"attend({_ARGUMENTS}, bool return_sums) -> (Tensor, Tensor, Tensor, Tensor)",
     implementation=_attend,
     fake=_attend_fake,
     vmap=_attend_vmap,

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rebased.kernels import Kernel
+from rebased.ops.dtypes import rounding
 from rebased.ops.positions import sequence_of
 from rebased.ops.state import KernelState
 
@@ -51,7 +52,7 @@ def attend(
     at: Int[Tensor, "B P"] | None,
     positions: Int[Tensor, "B T"] | None,
 ) -> tuple[Float[Tensor, "B P H D"], Float[Tensor, "N Hk E D"] | None, Float[Tensor, "N Hk E"] | None]:
-    """The output, and the state's two sums if asked for. Inputs are float32 or float64, and so are the sums."""
+    """The output and, if asked for, Σ φ(k)vᵀ and Σ φ(k) over these keys. Inputs are float32 or float64."""
     if key_mask is not None:  # what a masked place holds may be anything, NaN included
         k = k.where(key_mask[..., None, None], 0)
         v = v.where(key_mask[..., None, None], 0)
@@ -70,11 +71,11 @@ def attend(
         normalizer = normalizer + torch.einsum("btkge,btke->btkg", features, sums).flatten(2, 3)[..., None]
         if kernel.signed_features:
             magnitude = torch.einsum("btkge,btke->btkg", features.abs(), sums.abs()).flatten(2, 3)[..., None]
-            floor = magnitude.detach() * torch.finfo(q.dtype).eps
+            floor = magnitude.detach() * rounding(q.dtype)
     out = divide(numerator, normalizer, floor, eps=eps, nonnegative=kernel.nonnegative) if normalize else numerator
     if not return_state:
         return out, None, None
-    return out, *_final_sums(kernel.key_features(k, positions), v, key_mask, cu_seqlens, state)
+    return out, *_key_sums(kernel.key_features(k, positions), v, key_mask, cu_seqlens)
 
 
 def divide(
@@ -85,7 +86,7 @@ def divide(
     eps: float,
     nonnegative: bool,
 ) -> Float[Tensor, "*B D"]:
-    """numerator / (normalizer + eps), and 0 where a non-negative kernel's normaliser is zero up to rounding."""
+    """Numerator / (normalizer + eps), and 0 where a non-negative kernel's normaliser is zero up to rounding."""
     if not nonnegative:
         return numerator / (normalizer + eps)
     return numerator / torch.where(normalizer > floor, normalizer + eps, torch.inf)
@@ -99,18 +100,12 @@ def _per_query(sums: Tensor, cu_seqlens: Tensor | None, at: Tensor | None, q: Te
     return sums[sequence_of(cu_seqlens, places)]
 
 
-def _final_sums(
-    features: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None, state: KernelState | None
-) -> tuple[Tensor, Tensor]:
+def _key_sums(features: Tensor, v: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
     if key_mask is not None:
         features = features.where(key_mask[..., None, None], 0)
     if cu_seqlens is None:
-        values, normalizer = torch.einsum("bshe,bshd->bhed", features, v), features.sum(dim=1)
-    else:
-        owner = sequence_of(cu_seqlens, torch.arange(v.shape[1], device=v.device))
-        members = (owner == torch.arange(cu_seqlens.shape[0] - 1, device=v.device)[:, None]).to(v.dtype)  # (N, T)
-        values = torch.einsum("ns,she,shd->nhed", members, features[0], v[0])
-        normalizer = torch.einsum("ns,she->nhe", members, features[0])
-    if state is not None:
-        values, normalizer = state.values + values, state.normalizer + normalizer
-    return values, normalizer
+        return torch.einsum("bshe,bshd->bhed", features, v), features.sum(dim=1)
+    owner = sequence_of(cu_seqlens, torch.arange(v.shape[1], device=v.device))
+    members = (owner == torch.arange(cu_seqlens.shape[0] - 1, device=v.device)[:, None]).to(v.dtype)  # (N, T)
+    values = torch.einsum("ns,she,shd->nhed", members, features[0], v[0])
+    return values, torch.einsum("ns,she->nhe", members, features[0])

@@ -1,6 +1,7 @@
 """The state of kernel attention: what a sequence leaves behind, of a size that does not depend on its length."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ __all__ = ["KernelState", "initial_state"]
 class KernelState:
     """Sums over the keys seen so far: ``values = Σ φ(k) vᵀ``, ``normalizer = Σ φ(k)``, and their ``count``.
 
-    float32 whatever the inputs were (float64 for float64): long sums do not fit in 8 significant bits. Differentiable;
-    a pytree, so that it passes through torch.vmap, torch.compile and torch.export.
+    float32 whatever the inputs were (float64 for float64). A million additions one after another would still lose the
+    small ones, so float32 sums carry a bfloat16 residual: what rounding has dropped so far, added with the next
+    token. Differentiable in ``values`` and ``normalizer``; a pytree, so that it passes through torch.vmap,
+    torch.compile and torch.export.
     """
 
     values: Float[Tensor, "B Hk E D"]
@@ -27,43 +30,74 @@ class KernelState:
     count: Int[Tensor, " B"]
     kernel: str
     """The name of the kernel whose features were summed; no other kernel takes this state."""
+    values_residual: Float[Tensor, "B Hk E D"] | None = None
+    normalizer_residual: Float[Tensor, "B Hk E"] | None = None
+
+    @classmethod
+    def of_sums(
+        cls, kernel: str, values: Float[Tensor, "B Hk E D"], normalizer: Float[Tensor, "B Hk E"], count: Tensor
+    ) -> "KernelState":
+        """The state of a sequence's first tokens, given the sums over them."""
+        return cls(values, normalizer, count, kernel, _no_residual(values), _no_residual(normalizer))
+
+    def plus(
+        self,
+        values: Float[Tensor, "B Hk E D"],
+        normalizer: Float[Tensor, "B Hk E"],
+        count: Int[Tensor, " B"],
+        *,
+        inplace: bool = False,
+    ) -> "KernelState":
+        """With the sums over further tokens added; ``inplace`` writes this state's own tensors."""
+        new_values, values_residual = _add(self.values, self.values_residual, values)
+        new_normalizer, normalizer_residual = _add(self.normalizer, self.normalizer_residual, normalizer)
+        new_count = self.count + count
+        new = KernelState(new_values, new_normalizer, new_count, self.kernel, values_residual, normalizer_residual)
+        if not inplace:
+            return new
+        for mine, theirs in zip(self._tensors().values(), new._tensors().values(), strict=True):
+            mine.copy_(theirs)
+        return self
 
     @property
     def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.values, self.normalizer, self.count))
+        return sum(x.numel() * x.element_size() for x in self._tensors().values())
 
     def to(self, device: torch.device | str) -> "KernelState":
-        return self._map(lambda t: t.to(device))
+        return self._map(lambda x: x.to(device))
 
     def detach(self) -> "KernelState":
-        return self._map(torch.Tensor.detach)
+        return self._map(Tensor.detach)
 
     def clone(self) -> "KernelState":
-        return self._map(torch.Tensor.clone)
+        return self._map(Tensor.clone)
 
     def reorder(self, index: Int[Tensor, " N"]) -> "KernelState":
         """The states of sequences ``index``, in that order and as often as named: what a beam search needs."""
-        return self._map(lambda t: t.index_select(0, index))
+        return self._map(lambda x: x.index_select(0, index))
 
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file; needs ``pip install 'rebased[safetensors]'``."""
-        tensors = {name: getattr(self, name).detach().contiguous() for name in _TENSORS}
+        tensors = {name: x.detach().contiguous() for name, x in self._tensors().items()}
         _safetensors().torch.save_file(tensors, path, metadata={"kernel": self.kernel})
 
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> "KernelState":
         """Read what `save` wrote. ValueError for a file that holds something else."""
         with _safetensors().safe_open(path, framework="pt", device=str(device)) as file:
-            kernel = (file.metadata() or {}).get("kernel")
-            if kernel is None or set(file.keys()) != set(_TENSORS):
-                raise ValueError(f"path={str(path)!r} holds {sorted(file.keys())}, not a kernel attention state")
-            return cls(**{name: file.get_tensor(name) for name in _TENSORS}, kernel=kernel)
+            kernel, names = (file.metadata() or {}).get("kernel"), set(file.keys())
+            if kernel is None or not {"values", "normalizer", "count"} <= names <= set(_TENSORS):
+                raise ValueError(f"path={str(path)!r} holds {sorted(names)}, not a kernel attention state")
+            return cls(**{name: file.get_tensor(name) for name in names}, kernel=kernel)
 
-    def _map(self, function: Any) -> "KernelState":
-        return KernelState(*(function(getattr(self, name)) for name in _TENSORS), kernel=self.kernel)
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "KernelState":
+        return KernelState(kernel=self.kernel, **{name: function(x) for name, x in self._tensors().items()})
 
 
-_TENSORS = tuple(field.name for field in fields(KernelState) if field.name != "kernel")
+_TENSORS = ("values", "normalizer", "count", "values_residual", "normalizer_residual")
 
 
 def initial_state(
@@ -83,12 +117,28 @@ def initial_state(
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} must be torch.float32 or torch.float64: sums are not kept in less")
     E = kernel.num_features(feature_dim)
-    return KernelState(
-        values=torch.zeros(batch_size, num_heads, E, head_dim, device=device, dtype=dtype),
-        normalizer=torch.zeros(batch_size, num_heads, E, device=device, dtype=dtype),
-        count=torch.zeros(batch_size, device=device, dtype=torch.int64),
-        kernel=kernel.name,
+    return KernelState.of_sums(
+        kernel.name,
+        torch.zeros(batch_size, num_heads, E, head_dim, device=device, dtype=dtype),
+        torch.zeros(batch_size, num_heads, E, device=device, dtype=dtype),
+        torch.zeros(batch_size, device=device, dtype=torch.int64),
     )
+
+
+def _no_residual(sums: Tensor) -> Tensor | None:
+    return None if sums.dtype == torch.float64 else torch.zeros_like(sums, dtype=torch.bfloat16)
+
+
+def _add(sums: Tensor, residual: Tensor | None, more: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The rounded sum and what rounding left over, both exact to the residual's 8 bits.
+
+    By way of float64 rather than by Kahan's four additions, which a compiler may reassociate away.
+    """
+    if residual is None:
+        return sums + more, None
+    exact = sums.double() + residual.double() + more.double()
+    rounded = exact.to(sums.dtype)
+    return rounded, (exact.detach() - rounded.detach().double()).to(residual.dtype)
 
 
 def _safetensors() -> Any:
@@ -101,7 +151,7 @@ def _safetensors() -> Any:
 
 _pytree.register_pytree_node(
     KernelState,
-    lambda state: ([state.values, state.normalizer, state.count], state.kernel),
-    lambda tensors, kernel: KernelState(*tensors, kernel=kernel),
+    lambda state: ([getattr(state, name) for name in _TENSORS], state.kernel),
+    lambda tensors, kernel: KernelState(kernel=kernel, **dict(zip(_TENSORS, tensors, strict=True))),
     serialized_type_name="rebased.ops.state.KernelState",
 )

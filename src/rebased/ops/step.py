@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rebased.kernels import REBASED, Kernel
 from rebased.ops import checks
-from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
+from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast, rounding
 from rebased.ops.reference import divide
 from rebased.ops.state import KernelState
 
@@ -68,17 +68,8 @@ def kernel_attention_step(
             floor = torch.zeros_like(normalizer)
             if kernel.signed_features:
                 magnitude = torch.einsum("bkge,bke->bkg", q_features.abs(), state.normalizer.abs())
-                floor = magnitude.detach().flatten(1, 2)[..., None] * torch.finfo(q.dtype).eps
+                floor = magnitude.detach().flatten(1, 2)[..., None] * rounding(q.dtype)
             out = divide(out, normalizer + own, floor, eps=eps, nonnegative=kernel.nonnegative)
         count = torch.ones_like(state.count) if key_mask is None else key_mask.to(state.count.dtype)
-        return out.to(out_dtype), _absorb(state, k_features, v, count, inplace=inplace)
-
-
-def _absorb(state: KernelState, k_features: Tensor, v: Tensor, count: Tensor, *, inplace: bool) -> KernelState:
-    outer = k_features[..., None] * v[..., None, :]
-    if inplace:
-        state.values.add_(outer)
-        state.normalizer.add_(k_features)
-        state.count.add_(count)
-        return state
-    return KernelState(state.values + outer, state.normalizer + k_features, state.count + count, kernel=state.kernel)
+        outer = k_features[..., None] * v[..., None, :]
+    return out.to(out_dtype), state.plus(outer, k_features, count, inplace=inplace)

@@ -8,9 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rebased.monomials import monomial_weights, num_monomials
-
-ROUNDING_FLOOR = 8.0
-"""A normaliser that went through a state counts as zero below this many roundings of the terms it is the sum of."""
+from rebased.ops.dtypes import rounding
 
 
 def similarity(
@@ -61,7 +59,7 @@ def rounding_floor(
         start += size
         term = _power(lengths, degree) * norm
         total += term if coefficients is None else term * coefficients.select(-2, index).abs()
-    return total * (ROUNDING_FLOOR * torch.finfo(q.dtype).eps)
+    return total * rounding(q.dtype)
 
 
 def _weighted_powers(

@@ -4,10 +4,13 @@ A block is ``num_chunks`` neighbouring chunks of ``chunk_size`` keys of every se
 come in tiles of ``num_rows``; all rows of a tile sit in the same chunk, so that a tile meets one prefix state and one
 chunk of keys in matrix products. Where every position is queried the tiles are the chunks (`DenseTiles`); with
 ``at``, queries are sorted into as many tiles as they need (`GatheredTiles`), and chunks without queries have none.
+
+Both kinds load the queries' rows of a tensor (B, P, H, W) as (X, rows, H, W), where rows without a query hold ``fill``;
+store such rows back; and tell which keys of its own chunk a row sees, (#X, rows, C). ``chunk_of_tile`` says to which
+(b, chunk) of the block each tile belongs; ``None``: tile i to chunk i.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Int
@@ -15,20 +18,6 @@ from torch import Tensor
 
 ROWS_PER_TILE = 32
 """Of gathered tiles. A tile reads one state of E·D numbers: rows share that cost, empty rows waste the products."""
-
-
-class Tiles(Protocol):
-    chunk_of_tile: Int[Tensor, " X"] | None
-    """Which (b, chunk) of the block each tile belongs to; ``None``: tile i belongs to chunk i."""
-
-    def load(self, x: Tensor, *, fill: float = 0.0) -> Tensor:
-        """Queries' rows of x (B, P, H, W) as (X, rows, H, W); rows without a query hold ``fill``."""
-
-    def store(self, rows: Tensor, out: Tensor) -> None:
-        """Write (X, rows, H, W) to the queries' places in out (B, P, H, W)."""
-
-    def visible(self, chunk_size: int) -> Bool[Tensor, "#X rows C"]:
-        """Which keys of its own chunk a row sees: those not after it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +64,9 @@ class GatheredTiles:
 
     def visible(self, chunk_size: int) -> Bool[Tensor, "#X rows C"]:
         return torch.arange(chunk_size, device=self.position.device) <= self.position[..., None]
+
+
+Tiles = DenseTiles | GatheredTiles
 
 
 def gather_tiles(at: Int[Tensor, "B P"], start: int, num_chunks: int, chunk_size: int) -> GatheredTiles | None:

@@ -1,0 +1,122 @@
+"""`rebased` and `rebased bench ops`: what they print, write and refuse."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import rebased
+from rebased.bench.verify import WrongBackendError
+from rebased.cli import bench, main
+from rebased.cli.app import app
+
+_SIZES = {"lengths": "16,32", "num-heads": 2, "feature-dim": 4, "head-dim": 8}
+_SPEED = {"threads": 1, "min-repetitions": 1, "min-seconds": 0}
+TINY = ["bench", "ops", *(f"--{name}={value}" for name, value in (_SIZES | _SPEED).items())]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """The exit status, and what was said without frames and line breaks."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
+
+
+def test_version() -> None:
+    status, said = run("--version")
+    assert status == 0
+    assert said == f"rebased {rebased.__version__}"
+
+
+def test_help_names_the_commands() -> None:
+    _, said = run("--help")
+    assert "bench" in said
+    assert "quickstart" in said
+
+
+def test_bench_prints_a_table_and_writes_json(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "ops.json"
+    status, said = run(*TINY, "--backward", "--max-reference-length", "16", "--out", str(out))
+    assert status == 0
+    for word in ("length", "chunked", "reference", "sdpa", "growth", "forward + backward", "wrote"):
+        assert word in said
+    assert "reference skipped at 32: longer than max_reference_length=16" in said
+    data = json.loads(out.read_text())
+    assert data["config"]["backward"] is True
+    assert data["config"]["lengths"] == [16, 32]
+    assert len(data["measurements"]) == 6
+
+
+def test_bench_takes_chosen_backends() -> None:
+    status, said = run(*TINY, "--backends", "chunked", "--dtype", "float64")
+    assert status == 0
+    assert "reference" not in said
+    assert "forward, float64, B=1 H=2 F=4 D=8" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "tpu"], "device: 'tpu' is unknown; it may be cpu, cuda"),
+        (["--device", "cuda"], "device: 'cuda' was asked for, but torch sees no CUDA device"),
+        (["--dtype", "int8"], "dtype: 'int8' is unknown; it may be float32, float64, bfloat16, float16"),
+        (["--backends", "chunked,magic"], "backends: 'magic' is unknown; it may be"),
+        (["--lengths", "512,0"], "lengths: 0 is not a positive integer"),
+        (["--lengths", "512,many"], "lengths: '512,many' is not a list of positive integers"),
+        (["--lengths", ","], "lengths is empty"),
+        (["--threads", "0"], "threads: 0 is not a positive integer"),
+        (["--batch-size", "-2"], "batch_size: -2 is not a positive integer"),
+    ],
+    ids=lambda value: "=".join(value) if isinstance(value, list) else "",
+)
+def test_bad_values_end_before_any_work(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(bench, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
+    status, said = run("bench", "ops", *arguments)
+    assert status == 2
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_unwritable_out_ends_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
+    (tmp_path / "file").write_text("")
+    status, said = run(*TINY, "--out", str(tmp_path / "file" / "ops.json"))
+    assert status == 1
+    assert "error: cannot make the folder" in said
+
+
+def test_refused_backend_ends_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise WrongBackendError("backend 'chunked' is not timed because it is wrong")
+
+    monkeypatch.setattr(bench, "run_ops_bench", refuse)
+    status, said = run(*TINY)
+    assert status == 1
+    assert "error: backend 'chunked' is not timed because it is wrong" in said
+
+
+@pytest.mark.parametrize("absent", ["typer", "rich"])
+def test_absent_extra_is_named(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+    for module in [name for name in sys.modules if name.startswith("rebased.cli.")]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in [name for name in sys.modules if name.startswith(f"{absent}.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(SystemExit, match=rf"needs {absent}: pip install 'rebased\[cli\]'"):
+        main()
+
+
+def test_main_runs_the_application(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+    monkeypatch.setattr(sys, "argv", ["rebased", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("rebased ")

@@ -1,0 +1,181 @@
+"""Kernel attention against the definition in float64: outputs, states and every gradient, over generated problems."""
+
+import itertools
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases import Case, cases
+from oracles import by_cumulative_sums, by_hand, with_gradients
+from rebased.kernels import BASED, REBASED
+from rebased.ops import attention_matrix, blocks, initial_state, kernel_attention, kernel_attention_step
+from tolerances import assert_close_in_float64
+
+
+def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
+    return with_gradients(lambda: case.call(kernel_attention, return_state=True, backend=backend), case.leaves)
+
+
+def small_blocks(chunk_size: int, chunks_per_block: int) -> mock._patch:
+    """Chunks of a few tokens and blocks of a few chunks, so that short sequences cross every kind of border."""
+    rows = chunk_size * chunks_per_block
+    return mock.patch.multiple(
+        blocks, preferred_chunk_size=lambda num_features: chunk_size, rows_per_block=lambda problem: rows
+    )
+
+
+@given(case=cases(), chunk_size=st.integers(1, 9), chunks_per_block=st.integers(1, 3))
+@settings(max_examples=400)
+def test_chunked_equals_reference(case: Case, chunk_size: int, chunks_per_block: int) -> None:
+    with small_blocks(chunk_size, chunks_per_block):
+        actual = run(case, "chunked")
+    expected = run(case, "reference")
+    other = with_gradients(lambda: case.call(by_cumulative_sums), case.leaves)
+    assert_close_in_float64(actual, expected, other, floor=case.grad_floor(expected["out"]))
+
+
+@pytest.mark.parametrize("kernel", [REBASED, BASED], ids=["rebased", "based"])
+@pytest.mark.parametrize(("feature_dim", "head_dim"), [(1, 1), (16, 21), (64, 5)])
+def test_chunked_equals_reference_at_its_own_chunk_sizes(kernel, feature_dim, head_dim) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (2, 700, 4, feature_dim), "k": (2, 700, 2, feature_dim), "v": (2, 700, 2, head_dim)}
+    leaves = {
+        name: torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for name, shape in shapes.items()
+    }
+    case = Case(kernel, leaves, {})
+    actual, expected = run(case, "chunked"), run(case, "reference")
+    assert_close_in_float64(actual, expected, expected, floor=case.grad_floor(expected["out"]))
+
+
+@given(case=cases(), cuts=st.lists(st.integers(0, 40), max_size=3), chunk_size=st.integers(1, 9))
+@settings(max_examples=200)
+def test_whole_equals_pieces_equals_token_by_token(case: Case, cuts: list[int], chunk_size: int) -> None:
+    arguments = {key: x for key, x in case.arguments.items() if key not in ("at", "cu_seqlens", "causal")}
+    q = torch.randn(*case.leaves["k"].shape[:2], *case.leaves["q"].shape[2:], dtype=torch.float64)
+    leaves = {**case.leaves, "q": q.requires_grad_()}
+    if "state" in arguments and arguments["state"].count.shape[0] != q.shape[0]:  # it was made for packed sequences
+        arguments = {key: x for key, x in arguments.items() if key != "state"}
+        leaves = {name: x for name, x in leaves.items() if not name.startswith("state")}
+    case = Case(case.kernel, leaves, arguments)
+    T = q.shape[1]
+    borders = [0, *sorted(min(cut, T) for cut in cuts), T]
+
+    def in_pieces(q, k, v, kernel, *, state=None, key_mask=None, **arguments):
+        outs = []
+        for start, end in itertools.pairwise(borders):
+            mask = None if key_mask is None else key_mask[:, start:end]
+            piece = (x[:, start:end] for x in (q, k, v))
+            out, state = kernel_attention(
+                *piece, kernel, state=state, key_mask=mask, return_state=True, backend="chunked", **arguments
+            )
+            outs.append(out)
+        return torch.cat(outs, dim=1), state
+
+    def by_tokens(q, k, v, kernel, *, state=None, key_mask=None, **arguments):
+        if state is None:
+            state = initial_state(kernel, *k[:, 0:0].shape[0:1], *k.shape[2:], v.shape[-1], dtype=torch.float64)
+        outs = [q.new_zeros(*q.shape[:1], 0, q.shape[2], v.shape[-1])]
+        for t in range(T):
+            mask = None if key_mask is None else key_mask[:, t]
+            out, state = kernel_attention_step(q[:, t], k[:, t], v[:, t], state, kernel, key_mask=mask, **arguments)
+            outs.append(out[:, None])
+        return torch.cat(outs, dim=1), state
+
+    expected = run(case, "reference")
+    other = with_gradients(lambda: case.call(by_cumulative_sums), case.leaves)
+    floor = case.grad_floor(expected["out"])
+    with small_blocks(chunk_size, 2):
+        pieces = with_gradients(lambda: case.call(in_pieces), case.leaves)
+    assert_close_in_float64(pieces, expected, other, floor=floor)
+    tokens = with_gradients(lambda: case.call(by_tokens), case.leaves)
+    assert_close_in_float64(tokens, expected, other, floor=floor)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_equals_the_formula_by_hand(backend: str) -> None:
+    """Pins the reference itself: plain loops, with grouped heads, a mask and two packed sequences."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(1, 7, 4, 3)), rng.normal(size=(1, 7, 2, 3)), rng.normal(size=(1, 7, 2, 2))
+    mask = np.array([[True, True, False, True, True, False, True]])
+    expected = by_hand(
+        q,
+        k.repeat(2, axis=2),
+        v.repeat(2, axis=2),
+        lambda a, b: 1 + a @ b / 3**0.5 + (a @ b) ** 2 / 6,
+        visible=lambda b, i, j: j <= i and mask[b, j] and (j < 3) == (i < 3),
+    )
+    actual = kernel_attention(
+        *map(torch.from_numpy, (q, k, v)),
+        BASED,
+        key_mask=torch.from_numpy(mask),
+        cu_seqlens=torch.tensor([0, 3, 7]),
+        backend=backend,
+    )
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-12)
+
+
+@given(case=cases(max_len=20))
+@settings(max_examples=100)
+def test_attention_matrix_holds_the_weights(case: Case) -> None:
+    """Matrix times values is the output, for everything but a state."""
+    arguments = {key: x for key, x in case.arguments.items() if key != "state"}
+    q, k, v = (case.leaves[name] for name in "qkv")
+    weights = attention_matrix(q, k, case.kernel, **arguments)
+    values = v.repeat_interleave(q.shape[2] // v.shape[2], dim=2)
+    expected = kernel_attention(q, k, v, case.kernel, backend="reference", **arguments)
+    torch.testing.assert_close(torch.einsum("bhts,bshd->bthd", weights, values), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(case=cases(max_len=20), chunk_size=st.integers(1, 9))
+@settings(max_examples=100)
+def test_a_prefix_ignores_what_follows(case: Case, chunk_size: int) -> None:
+    """Bit for bit: nothing of a later token may enter an earlier sum, not even times zero."""
+    arguments = {key: x for key, x in case.arguments.items() if key in ("scale", "normalize")}
+    k, v = case.leaves["k"].detach(), case.leaves["v"].detach()
+    q = torch.randn(*k.shape[:2], *case.leaves["q"].shape[2:], dtype=torch.float64)
+    cut = k.shape[1] // 2
+    changed = [torch.cat([x[:, :cut], 100 * torch.randn_like(x[:, cut:])], dim=1) for x in (q, k, v)]
+    with small_blocks(chunk_size, 2):
+        before = kernel_attention(q, k, v, case.kernel, backend="chunked", **arguments)[:, :cut]
+        after = kernel_attention(*changed, case.kernel, backend="chunked", **arguments)[:, :cut]
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_masked_keys_may_hold_anything(backend: str, causal: bool) -> None:
+    """NaN behind the mask reaches neither outputs nor gradients nor the state."""
+    clean = random_inputs()
+    mask = torch.tensor([[False, True, True, False, True, True, True, True, False]])
+    dirty = [clean[0], *(x.masked_fill(~mask[..., None, None], torch.nan) for x in clean[1:])]
+    assert_equal_results(clean, dirty, places=mask[0], key_mask=mask, causal=causal, backend=backend)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_packed_sequences_may_hold_anything(causal: bool) -> None:
+    """NaN in one packed sequence reaches no other."""
+    clean = random_inputs()
+    first = torch.arange(9) < 5
+    dirty = [x.masked_fill(~first[:, None, None], torch.nan) for x in clean]
+    borders = torch.tensor([0, 5, 9])
+    assert_equal_results(clean, dirty, places=first, cu_seqlens=borders, causal=causal, backend="chunked")
+
+
+def random_inputs() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 9, 2, n, dtype=torch.float64, generator=generator) for n in (3, 3, 4)]
+
+
+def assert_equal_results(clean, dirty, *, places: torch.Tensor, **arguments) -> None:
+    results = []
+    for inputs in (clean, dirty):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out = kernel_attention(*leaves, **arguments)[:, places]
+        results.append([out, *(grad[:, places] for grad in torch.autograd.grad(out.sum(), leaves))])
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-15)

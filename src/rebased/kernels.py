@@ -240,6 +240,10 @@ class FeatureMap(Kernel):
     """
 
     def __init__(self, map: Callable[[Tensor], Tensor], *, name: str, nonnegative: bool = False) -> None:
+        if not callable(map):
+            raise TypeError(f"map is {map!r}; it must be a function of a tensor")
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r}; it must be a string")
         self.map = map
         self.name = name
         self.nonnegative = nonnegative
@@ -320,8 +324,10 @@ class RFA(FeatureMap):
     def __init__(self, feature_dim: int, num_random: int = 64, *, seed: int = 0, sigma: float = 1.0) -> None:
         _check_positive("feature_dim", feature_dim)
         _check_positive("num_random", num_random)
-        if not sigma > 0:
-            raise ValueError(f"sigma={sigma} must be positive")
+        if not isinstance(sigma, (int, float)):
+            raise TypeError(f"sigma is {sigma!r}; it must be a number")
+        if not 0 < sigma < math.inf:
+            raise ValueError(f"sigma={sigma} must be positive and finite")
         name = f"rfa(feature_dim={feature_dim}, num_random={num_random}, seed={seed}, sigma={sigma})"
         super().__init__(self._project, name=name)
         generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from rebased.kernels import BASED, REBASED, CosFormer, Polynomial
-from rebased.ops import KernelState, attention_matrix, initial_state, kernel_attention, kernel_attention_step
+from rebased.ops import (
+    BACKENDS,
+    KernelState,
+    attention_matrix,
+    initial_state,
+    kernel_attention,
+    kernel_attention_step,
+)
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "attention": kernel_attention,
@@ -270,6 +277,15 @@ def test_what_looks_unusual_but_is_fine(cu_seqlens: Tensor | None, at: Tensor | 
     assert kernel_attention(**arguments, cu_seqlens=cu_seqlens, at=at).shape == (1, T, H, D)
 
 
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_padding_on_the_left_takes_no_position(backend: str) -> None:
+    arguments, kernel = good_arguments("attention"), CosFormer(T - 1)
+    key_mask = torch.tensor([False] + [True] * (T - 1)).expand(B, T)
+    padded = kernel_attention(**arguments, kernel=kernel, key_mask=key_mask, backend=backend)
+    bare = {name: x[:, 1:] for name, x in arguments.items()}
+    torch.testing.assert_close(padded[:, 1:], kernel_attention(**bare, kernel=kernel, backend=backend))
+
+
 # ---- A step that overwrites its state ----
 
 
@@ -368,3 +384,16 @@ def test_max_len_is_checked_inside_a_compiled_graph() -> None:
 def test_initial_state_names_its_bad_argument(changes: Arguments, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         state_of(**changes)
+
+
+def test_padding_beyond_max_len_is_no_position() -> None:
+    """Masked tokens stand where the last real one does, so a padded tail may run past what the kernel can tell."""
+    kernel = CosFormer(3)
+    q, k, v = (torch.randn(1, 5, 1, n, dtype=torch.float64) for n in (2, 2, 3))
+    mask = torch.tensor([[True, True, True, False, False]])
+    for backend in BACKENDS:
+        padded, state = kernel_attention(q, k, v, kernel, key_mask=mask, return_state=True, backend=backend)
+        plain = kernel_attention(q[:, :3], k[:, :3], v[:, :3], kernel, backend=backend)
+        torch.testing.assert_close(padded[:, :3], plain)
+        out, _ = kernel_attention_step(q[:, 3], k[:, 3], v[:, 3], state, kernel, key_mask=mask[:, 3])
+        torch.testing.assert_close(out, padded[:, 3])

@@ -87,7 +87,7 @@ def test_fla_654_head_dim_other_than_feature_dim(kernel: Kernel, backend: str, h
 @both_backends
 @both_kernels
 @pytest.mark.parametrize(
-    "pieces", [[1, 5, 150], [64, 128], [1] * 12], ids=["uneven", "at chunks' borders", "one by one"]
+    "pieces", [[1, 150, 5], [64, 128], [1] * 12], ids=["uneven", "at chunks' borders", "one by one"]
 )
 def test_fla_268_and_494_streaming_carries_the_normaliser(kernel: Kernel, backend: str, pieces: list[int]) -> None:
     """In fla #268 and #494, streaming in pieces differs from one pass: the normaliser's state was not carried."""

@@ -1,5 +1,6 @@
 """The state: its size, its precision, what it counts, how it moves, and that it survives a file."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,15 @@ def state_after(
 
 def assert_equal(actual: KernelState, expected: KernelState) -> None:
     assert actual.kernel == expected.kernel
-    for name in ("values", "normalizer", "count"):
-        x, y = getattr(actual, name), getattr(expected, name)
-        assert x.dtype == y.dtype
-        assert torch.equal(x, y), name
+    found, wanted = tensors_of(actual), tensors_of(expected)
+    assert found.keys() == wanted.keys()
+    for name, x in found.items():
+        assert x.dtype == wanted[name].dtype
+        assert torch.equal(x, wanted[name]), name
+
+
+def tensors_of(state: KernelState) -> dict[str, Tensor]:
+    return {name: x for name, x in vars(state).items() if isinstance(x, Tensor)}
 
 
 # ---- What it is ----
@@ -95,9 +101,9 @@ def test_size_does_not_depend_on_length(backend: str) -> None:
     assert sizes == {(2 * HK * 15 * (D + 1) + 2) * 8}  # 15 = F(F+1)/2 features, D values and a normaliser; and a count
 
 
-def test_nbytes_of_float32() -> None:
+def test_float32_sums_carry_a_16_bit_residual() -> None:
     state = initial_state(BASED, 3, 2, 16, 64)
-    assert state.nbytes == 3 * 2 * 153 * (64 + 1) * 4 + 3 * 8
+    assert state.nbytes == 3 * 2 * 153 * (64 + 1) * (4 + 2) + 3 * 8
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -181,9 +187,10 @@ def test_masked_tokens_leave_no_trace(backend: str) -> None:
 
 
 def test_to_moves_every_tensor() -> None:
-    state = state_after(2, 4).to("meta")
-    assert {x.device.type for x in (state.values, state.normalizer, state.count)} == {"meta"}
-    assert state.kernel == REBASED.name
+    state = state_after(2, 4, dtype=torch.float32)
+    moved = state.to("meta")
+    assert moved.kernel == REBASED.name
+    assert {name: x.device.type for name, x in tensors_of(moved).items()} == dict.fromkeys(tensors_of(state), "meta")
 
 
 def test_detach_cuts_gradients_and_shares_memory() -> None:
@@ -204,8 +211,8 @@ def test_clone_keeps_gradients_and_shares_nothing() -> None:
     copy = state.clone()
     assert_equal(copy, state)
     assert copy.values.requires_grad
-    for name in ("values", "normalizer", "count"):
-        assert getattr(copy, name).data_ptr() != getattr(state, name).data_ptr()
+    for name, x in tensors_of(copy).items():
+        assert x.data_ptr() != getattr(state, name).data_ptr()
 
 
 def test_reorder_picks_and_repeats_sequences() -> None:
@@ -222,34 +229,43 @@ def test_reorder_picks_and_repeats_sequences() -> None:
     torch.testing.assert_close(out, expected[index])
 
 
-def test_is_a_pytree() -> None:
-    state = state_after(2, 4)
+both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+@both_precisions
+def test_is_a_pytree(dtype: torch.dtype) -> None:
+    state = state_after(2, 4, dtype=dtype)
     leaves, spec = _pytree.tree_flatten({"state": state})
-    assert [x is y for x, y in zip(leaves, (state.values, state.normalizer, state.count), strict=True)] == [True] * 3
+    assert {id(x) for x in leaves} == {id(x) for x in tensors_of(state).values()}
     assert_equal(_pytree.tree_unflatten(leaves, spec)["state"], state)
     doubled = _pytree.tree_map(lambda x: 2 * x, state)
     assert torch.equal(doubled.normalizer, 2 * state.normalizer)
     assert doubled.count.tolist() == [8, 8]
-    other = _pytree.tree_structure({"state": state_after(2, 4, BASED)})
+    other = _pytree.tree_structure({"state": state_after(2, 4, BASED, dtype=dtype)})
     assert spec != other  # the kernel's name is part of the structure, so a compiled graph guards on it
 
 
-def test_passes_through_vmap() -> None:
-    q, k, v = (torch.stack([x, -2 * x]) for x in tokens(1, 4))
+@both_precisions
+def test_passes_through_vmap(dtype: torch.dtype) -> None:
+    q, k, v = (torch.stack([x, -2 * x]) for x in tokens(1, 4, dtype=dtype))
     state = torch.vmap(lambda q, k, v: kernel_attention(q, k, v, return_state=True)[1])(q, k, v)
     assert state.values.shape == (2, 1, HK, 15, D)
     assert state.count.tolist() == [[4], [4]]
     torch.testing.assert_close(state.normalizer[1], 4 * state.normalizer[0])
+    step = torch.vmap(lambda q, k, v, state: kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state)[0])
+    out, _ = kernel_attention_step(*(x[1, :, 0] for x in (q, k, v)), _pytree.tree_map(lambda x: x[1], state))
+    torch.testing.assert_close(step(q, k, v, state)[1], out)
 
 
-def test_inplace_step_writes_the_given_state() -> None:
-    q, k, v = tokens(2, 1)
-    state = state_after(2, 4)
-    memory = state.values.data_ptr()
+@both_precisions
+def test_inplace_step_writes_the_given_state(dtype: torch.dtype) -> None:
+    q, k, v = tokens(2, 1, dtype=dtype)
+    state = state_after(2, 4, dtype=dtype)
+    memory = {name: x.data_ptr() for name, x in tensors_of(state).items()}
     expected_out, expected = kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state)
     out, same = kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state, inplace=True)
     assert same is state
-    assert state.values.data_ptr() == memory
+    assert {name: x.data_ptr() for name, x in tensors_of(state).items()} == memory
     assert torch.equal(out, expected_out)
     assert_equal(state, expected)
 
@@ -262,10 +278,41 @@ def test_a_step_that_is_not_inplace_leaves_its_state_alone() -> None:
     assert_equal(state, before)
 
 
+def through_a_file(state: KernelState, folder: Path) -> KernelState:
+    state.save(folder / "state.safetensors")
+    return KernelState.load(folder / "state.safetensors")
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        pytest.param(lambda state, folder: state, id="not at all"),
+        pytest.param(lambda state, folder: state.clone(), id="clone"),
+        pytest.param(lambda state, folder: state.detach(), id="detach"),
+        pytest.param(lambda state, folder: state.to("cpu"), id="to"),
+        pytest.param(lambda state, folder: state.reorder(torch.tensor([0])), id="reorder"),
+        pytest.param(lambda state, folder: _pytree.tree_map(torch.clone, state), id="tree_map"),
+        pytest.param(through_a_file, id="file"),
+    ],
+)
+@pytest.mark.parametrize("inplace", [False, True], ids=["new state", "inplace"])
+def test_what_rounding_drops_comes_along(
+    tmp_path: Path, move: Callable[[KernelState, Path], KernelState], inplace: bool
+) -> None:
+    """Twice 1 added to 2²⁴, the first number that float32 cannot add 1 to."""
+    one = torch.ones(1, 1, 1)
+    values, normalizer = torch.full((1, 1, 1, 1), 2.0**24), torch.full((1, 1, 1), 2.0**24)
+    state = KernelState.of_sums(REBASED.name, values, normalizer, torch.tensor([1]))
+    _, state = kernel_attention_step(one, one, one, state, inplace=inplace)
+    assert state.values.item() == state.normalizer.item() == 2**24
+    _, state = kernel_attention_step(one, one, one, move(state, tmp_path), inplace=inplace)
+    assert state.values.item() == state.normalizer.item() == 2**24 + 2
+
+
 # ---- How it is kept ----
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@both_precisions
 @pytest.mark.parametrize("as_path", [Path, str], ids=["Path", "str"])
 def test_survives_a_file(tmp_path: Path, dtype: torch.dtype, as_path: type) -> None:
     state = state_after(2, 4, BASED, dtype=dtype)

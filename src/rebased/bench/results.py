@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.environment import Environment
+from rebased.bench.files import write_json
 from rebased.bench.timing import Timing
 
 __all__ = ["CandidateGrowth", "Measurement", "OpsBenchResult"]
@@ -88,7 +88,4 @@ class OpsBenchResult:
 
     def write(self, path: Path) -> None:
         """Write the JSON to ``path``, whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(json.dumps(self.to_json(), indent=2) + "\n")
-        os.replace(partial, path)
+        write_json(path, self.to_json())

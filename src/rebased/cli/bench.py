@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from rebased.bench.config import DEVICES, DTYPES, OpsBenchConfig
+from rebased.bench.drift import measure_drift
+from rebased.bench.files import write_json
 from rebased.bench.ops import run_ops_bench
 from rebased.bench.results import OpsBenchResult
 from rebased.bench.verify import WrongBackendError
 from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.drift_table import print_drift_result
 from rebased.cli.ops_table import print_ops_result
 from rebased.ops import BACKENDS
 
@@ -87,6 +90,22 @@ def bench_ops(
     print_ops_result(result, make_console())
     if out is not None:
         result.write(out)
+        print(f"wrote {out}")
+
+
+@bench_app.command("drift")
+def bench_drift(
+    tokens: Annotated[int, typer.Option(min=1, help="Length of the streams.")] = 1_000_000,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+) -> None:
+    """How far a float32 state is from a float64 one after a long stream, in pieces and token by token."""
+    if out is not None:
+        make_folder(out.parent)
+    with make_console(stderr=True).status("starting") as status:
+        result = measure_drift(tokens, progress=status.update)
+    print_drift_result(result, make_console())
+    if out is not None:
+        write_json(out, result.to_json())
         print(f"wrote {out}")
 
 

@@ -12,7 +12,7 @@ from rebased.kernels import REBASED, Kernel, TermKernel
 from rebased.ops import checks, operator, reference
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.positions import token_counts, token_positions
-from rebased.ops.state import KernelState
+from rebased.ops.state import KernelState, count_features
 
 __all__ = ["BACKENDS", "attention_matrix", "kernel_attention"]
 
@@ -97,7 +97,8 @@ def kernel_attention(
     checks.check_backend(backend, BACKENDS)
     if backend == "auto":
         backend = "chunked"
-        _LOGGER.debug("backend='auto' chose %r for %s on %s", backend, tuple(q.shape), q.device)
+        if not torch.compiler.is_compiling():  # a log call would break the graph
+            _LOGGER.debug("backend='auto' chose %r for %s on %s", backend, tuple(q.shape), q.device)
     run = _run_reference if backend == "reference" else _run_chunked
     out, values, normalizer = run(call, normalize=normalize, causal=causal, return_state=return_state)
     if values is None or normalizer is None:
@@ -192,7 +193,8 @@ def _prepare(
     if at is not None:
         at = checks.checked_positions(at, k.shape[1], "at")
     if state is not None:
-        shape = (num_sequences, k.shape[2], kernel.num_features(q.shape[-1]), v.shape[-1])
+        E = count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)
+        shape = (num_sequences, k.shape[2], E, v.shape[-1])
         checks.check_state(state, kernel, shape=shape, dtype=compute_dtype(q), device=q.device)
     positions = None
     if kernel.max_len is not None:

@@ -101,12 +101,16 @@ def check_state(
         ("state.values", state.values, shape),
         ("state.normalizer", state.normalizer, shape[:3]),
         ("state.count", state.count, shape[:1]),
+        ("state.values_residual", state.values_residual, shape),
+        ("state.normalizer_residual", state.normalizer_residual, shape[:3]),
     ):
+        if x is None:  # a residual may be absent
+            continue
         if tuple(x.shape) != tuple(expected):
             raise ValueError(f"{name} has shape {_shape(x)}; these inputs need {tuple(expected)}")
         if x.device != device:
             raise ValueError(f"{name} is on {x.device}, q on {device}; all must be on one device")
-        if name != "state.count" and x.dtype != dtype:
+        if name in ("state.values", "state.normalizer") and x.dtype != dtype:
             raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {dtype}")
 
 

@@ -32,7 +32,12 @@ def define_operator(
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
-    _LIBRARY.impl(name, implementation, "CompositeExplicitAutograd")
+
+    def run(*arguments: Any) -> Any:
+        with torch._C._DisableAutocast():  # autocast reaches into operators: products of sums would be in bfloat16
+            return implementation(*arguments)
+
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"rebased::{name}", fake, lib=_LIBRARY)
     torch.library.register_vmap(f"rebased::{name}", vmap, lib=_LIBRARY)
     operator = getattr(torch.ops.rebased, name).default

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rebased.monomials import num_monomials
 from rebased.ops import chunked
-from rebased.ops.expansion import num_features
 from rebased.ops.opaque import define_operator
 from rebased.ops.packing import Group, group_sequences
 from rebased.ops.problem import Problem
@@ -55,7 +55,7 @@ class Arguments(NamedTuple):
 
     @property
     def state_shape(self) -> tuple[int, int, int, int]:
-        E = num_features(self.q.shape[-1], tuple(self.degrees))
+        E = sum(num_monomials(self.q.shape[-1], degree) for degree in self.degrees)  # of symbolic sizes as well
         return self.num_sequences, self.v.shape[2], E, self.v.shape[3]
 
 

@@ -32,7 +32,7 @@ def token_positions(
 ) -> Int[Tensor, "B T"]:
     """The number of real tokens before each one in its sequence, those of an earlier state's ``count`` included.
 
-    Masked tokens do not count, so padding moves nothing.
+    Masked tokens do not count, so padding moves nothing; one that follows a real token stands where that one does.
     """
     B, T = like.shape[:2]
     places = torch.arange(T, device=like.device).expand(B, T)
@@ -41,8 +41,12 @@ def token_positions(
         owner = sequence_of(cu_seqlens, places[0])
         starts = cu_seqlens[:-1][owner]
         before = before - (starts if key_mask is None else _sums_before(key_mask)[starts])
-        return before if count is None else before + count[owner]
-    return before if count is None else before + count[:, None]
+        count = None if count is None else count[owner]
+    elif count is not None:
+        count = count[:, None]
+    if count is not None:
+        before = before + count
+    return before if key_mask is None else (before - (~key_mask).to(torch.int64)).clamp(min=0)
 
 
 def _sums_before(key_mask: Bool[Tensor, "1 T"]) -> Int[Tensor, " T1"]:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree
 
-from rebased.kernels import Kernel
+from rebased.kernels import Kernel, TermKernel
 
 __all__ = ["KernelState", "initial_state"]
 
@@ -84,7 +84,12 @@ class KernelState:
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> "KernelState":
         """Read what `save` wrote. ValueError for a file that holds something else."""
-        with _safetensors().safe_open(path, framework="pt", device=str(device)) as file:
+        safetensors = _safetensors()
+        try:
+            opened = safetensors.safe_open(path, framework="pt", device=str(device))
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"path={str(path)!r} is not a safetensors file: {error}") from error
+        with opened as file:
             kernel, names = (file.metadata() or {}).get("kernel"), set(file.keys())
             if kernel is None or not {"values", "normalizer", "count"} <= names <= set(_TENSORS):
                 raise ValueError(f"path={str(path)!r} holds {sorted(names)}, not a kernel attention state")
@@ -111,18 +116,29 @@ def initial_state(
     dtype: torch.dtype = torch.float32,
 ) -> KernelState:
     """The state before the first token. ``num_heads`` counts key heads; ``dtype`` is float32 or float64."""
-    for name, size in (("batch_size", batch_size), ("num_heads", num_heads), ("head_dim", head_dim)):
-        if size < 0 or (name != "batch_size" and size == 0):
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
+    if batch_size < 0:
+        raise ValueError(f"batch_size={batch_size} must not be negative")
+    for name, size in (("num_heads", num_heads), ("feature_dim", feature_dim), ("head_dim", head_dim)):
+        if size < 1:
             raise ValueError(f"{name}={size} must be positive")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} must be torch.float32 or torch.float64: sums are not kept in less")
-    E = kernel.num_features(feature_dim)
+    E = count_features(kernel, feature_dim, dtype=dtype, device=device)
     return KernelState.of_sums(
         kernel.name,
         torch.zeros(batch_size, num_heads, E, head_dim, device=device, dtype=dtype),
         torch.zeros(batch_size, num_heads, E, device=device, dtype=dtype),
         torch.zeros(batch_size, device=device, dtype=torch.int64),
     )
+
+
+def count_features(kernel: Kernel, feature_dim: int, *, dtype: torch.dtype, device: torch.device | str | None) -> int:
+    """E. A feature map is tried out where it will be used: it may hold weights of one dtype on one device."""
+    if isinstance(kernel, TermKernel):
+        return kernel.num_features(feature_dim)
+    return kernel.key_features(torch.zeros(1, 1, 1, feature_dim, dtype=dtype, device=device)).shape[-1]
 
 
 def _no_residual(sums: Tensor) -> Tensor | None:
@@ -151,7 +167,8 @@ def _safetensors() -> Any:
 
 _pytree.register_pytree_node(
     KernelState,
-    lambda state: ([getattr(state, name) for name in _TENSORS], state.kernel),
-    lambda tensors, kernel: KernelState(kernel=kernel, **dict(zip(_TENSORS, tensors, strict=True))),
+    # Only the tensors that are there: torch.vmap refuses None among what a function returns.
+    lambda state: (list(state._tensors().values()), (state.kernel, *state._tensors())),
+    lambda tensors, context: KernelState(kernel=context[0], **dict(zip(context[1:], tensors, strict=True))),
     serialized_type_name="rebased.ops.state.KernelState",
 )

@@ -7,8 +7,9 @@ from torch import Tensor
 from rebased.kernels import REBASED, Kernel
 from rebased.ops import checks
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast, rounding
+from rebased.ops.positions import token_positions
 from rebased.ops.reference import divide
-from rebased.ops.state import KernelState
+from rebased.ops.state import KernelState, count_features
 
 __all__ = ["kernel_attention_step"]
 
@@ -36,16 +37,15 @@ def kernel_attention_step(
     checks.check_settings(kernel, scale, eps)
     q, k, v = autocast_inputs(q, k, v)
     checks.check_same_dtype(q, k, v)
-    shape = (k.shape[0], k.shape[1], kernel.num_features(q.shape[-1]), v.shape[-1])
+    E = count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)
+    shape = (k.shape[0], k.shape[1], E, v.shape[-1])
     checks.check_state(state, kernel, shape=shape, dtype=compute_dtype(q), device=q.device)
     if key_mask is not None:
         checks.check_key_mask(key_mask, k.shape[:1], q.device)
-    tensors = (q, k, v, state.values, state.normalizer)
-    if inplace and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        raise ValueError("inplace=True overwrites what gradients need; use it under torch.no_grad()")
     positions = None
     if kernel.max_len is not None:
-        positions = checks.checked_positions(state.count, kernel.max_len, "state.count (kernel.max_len)")[:, None]
+        positions = token_positions(None if key_mask is None else key_mask[:, None], None, state.count, k[:, None])
+        positions = checks.checked_positions(positions, kernel.max_len, "state.count (kernel.max_len)")
     out_dtype = v.dtype
     q, k, v = (x.to(compute_dtype(x)) for x in (q, k, v))
     if key_mask is not None:
@@ -70,6 +70,9 @@ def kernel_attention_step(
                 magnitude = torch.einsum("bkge,bke->bkg", q_features.abs(), state.normalizer.abs())
                 floor = magnitude.detach().flatten(1, 2)[..., None] * rounding(q.dtype)
             out = divide(out, normalizer + own, floor, eps=eps, nonnegative=kernel.nonnegative)
+        needs_grad = any(x.requires_grad for x in (q_features, k_features, v, state.values, state.normalizer))
+        if inplace and torch.is_grad_enabled() and needs_grad:
+            raise ValueError("inplace=True overwrites what gradients need; use it under torch.no_grad()")
         count = torch.ones_like(state.count) if key_mask is None else key_mask.to(state.count.dtype)
         outer = k_features[..., None] * v[..., None, :]
     return out.to(out_dtype), state.plus(outer, k_features, count, inplace=inplace)

@@ -1,5 +1,7 @@
 """Set up before any of the package is imported: shape checks inside the operator, poisoned allocations, profiles."""
 
+from importlib.util import find_spec
+
 import hypothesis
 import torch
 from jaxtyping import install_import_hook
@@ -16,7 +18,8 @@ _INSIDE_THE_OPERATOR = (
     "tile_attention",
     "tiles",
 )
-install_import_hook([f"rebased.ops.{module}" for module in _INSIDE_THE_OPERATOR], "beartype.beartype")
+if find_spec("beartype"):  # a borrowed GPU may lack it; CI never does
+    install_import_hook([f"rebased.ops.{module}" for module in _INSIDE_THE_OPERATOR], "beartype.beartype")
 
 if not torch.cuda.is_available():
     # Memory from torch.empty is then filled with NaN: what an operator forgets to write shows. (On a GPU the same

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from rebased.monomials import monomial_weights, monomials, num_monomials
+from rebased.monomials import monomial_weights, monomials, num_features
 
 __all__ = [
     "BASED",
@@ -137,7 +137,7 @@ class TermKernel(Kernel):
         return feature_dim**-0.5
 
     def num_features(self, feature_dim: int) -> int:
-        return sum(num_monomials(feature_dim, degree) for degree in self.degrees)
+        return num_features(feature_dim, self.degrees)
 
     @property
     def is_monic(self) -> bool:
@@ -346,11 +346,15 @@ class RFA(FeatureMap):
         return torch.cat([angles.sin(), angles.cos()], dim=-1) * self.num_random**-0.5
 
 
+def _elu_plus_one(x: Tensor) -> Tensor:
+    return functional.elu(x) + 1
+
+
 REBASED = Polynomial(0, 0, 1)
 """``s²``: ReBased, once its layer has normalised and shifted queries and keys; alone, the paper's x² ablation."""
 BASED = Polynomial(1, 1, 0.5)
 """``1 + s + s²/2``: Based, the second-order Taylor polynomial of exp; never below 0.5."""
-ELU_PLUS_ONE = FeatureMap(lambda x: functional.elu(x) + 1, name="elu+1", nonnegative=True)
+ELU_PLUS_ONE = FeatureMap(_elu_plus_one, name="elu+1", nonnegative=True)
 """The Linear Transformer's map (Katharopoulos et al. 2020)."""
 RELU = FeatureMap(torch.relu, name="relu", nonnegative=True)
 ELEMENTWISE_SQUARE = FeatureMap(torch.square, name="elementwise square", nonnegative=True)

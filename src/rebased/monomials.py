@@ -10,8 +10,19 @@ from torch import Tensor
 
 
 def num_monomials(feature_dim: int, degree: int) -> int:
-    """The number of distinct monomials of ``degree`` in ``feature_dim`` variables."""
-    return math.comb(feature_dim + degree - 1, degree)
+    """The number of distinct monomials of ``degree`` in ``feature_dim`` variables: C(F + degree - 1, degree).
+
+    Spelt out, because sizes may be symbols, which math.comb does not take.
+    """
+    count = 1
+    for i in range(degree):
+        count = count * (feature_dim + i) // (i + 1)  # a whole number at every step
+    return count
+
+
+def num_features(feature_dim: int, degrees: tuple[int, ...]) -> int:
+    """E, the monomials of all ``degrees`` together."""
+    return sum(num_monomials(feature_dim, degree) for degree in degrees)
 
 
 def monomials(x: Float[Tensor, "*batch F"], degree: int) -> Float[Tensor, "*batch E"]:
@@ -30,10 +41,14 @@ def monomials(x: Float[Tensor, "*batch F"], degree: int) -> Float[Tensor, "*batc
     return torch.cat([x[..., a, None] * tail for a, tail in enumerate(tails)], dim=-1)
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def monomial_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
     """How often each monomial occurs in (x_1 + … + x_F)^degree: the multinomial coefficients, in the same order."""
+    return _monomial_weights(feature_dim, degree)
 
+
+@cache
+def _monomial_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
     def weight(indices: tuple[int, ...]) -> float:
         repeats = (math.factorial(indices.count(a)) for a in set(indices))
         return float(math.factorial(degree) // math.prod(repeats))

@@ -1,5 +1,7 @@
 """Which dtype inputs arrive in, and which one sums are kept in."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -12,14 +14,16 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 def autocast_inputs(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast as autocast casts a matrix product's inputs: to its dtype, float64 excepted; outside it, not at all."""
     device_type = tensors[0].device.type
-    if not torch.is_autocast_enabled(device_type):
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
     return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
 
 
-def no_autocast(like: Tensor) -> torch.autocast:
+def no_autocast(like: Tensor) -> AbstractContextManager[object]:
     """A context in which nothing is cast: similarity and features are computed in the compute dtype."""
+    if not torch.amp.is_autocast_available(like.device.type):  # e.g. on the meta device
+        return nullcontext()
     return torch.autocast(like.device.type, enabled=False)
 
 

@@ -9,12 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.monomials import num_monomials
-
-
-def num_features(feature_dim: int, degrees: tuple[int, ...]) -> int:
-    """E, all terms together."""
-    return sum(num_monomials(feature_dim, degree) for degree in degrees)
+from rebased.monomials import num_features, num_monomials
 
 
 def expand(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch._functorch.autograd_function import enable_single_level_autograd_function  # type: ignore[attr-defined]
 from torch.autograd.forward_ad import _is_fwd_grad_enabled, _set_fwd_grad_enabled
 
 _LIBRARY = torch.library.Library("rebased", "DEF")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 
@@ -24,6 +24,10 @@ class Group:
     is_query: Bool[Tensor, "N R"]
     at: Int[Tensor, "N R"] | None
     """Positions of the queries within their own sequence, if not all positions are queried."""
+
+    def pick_queries(self, x: Shaped[Tensor, "1 P H W"], *, fill: float = 0) -> Shaped[Tensor, "N R H W"]:
+        """The group's rows of x; ``fill`` in places that hold no query, for row 0 may hold NaN."""
+        return x[0, self.queries].where(self.is_query[..., None, None], fill)
 
 
 def group_sequences(cu_seqlens: Int[Tensor, " N1"], at: Int[Tensor, " P"] | None) -> list[Group]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 def sequence_of(cu_seqlens: Int[Tensor, " N1"], places: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
     """Which packed sequence each place of the row belongs to."""
-    return torch.searchsorted(cu_seqlens, places, right=True) - 1
+    return torch.searchsorted(cu_seqlens.contiguous(), places.contiguous(), right=True) - 1
 
 
 def token_counts(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rebased.ops.expansion import num_features
+from rebased.monomials import num_features
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,4 +171,10 @@ _pytree.register_pytree_node(
     lambda state: (list(state._tensors().values()), (state.kernel, *state._tensors())),
     lambda tensors, context: KernelState(kernel=context[0], **dict(zip(context[1:], tensors, strict=True))),
     serialized_type_name="rebased.ops.state.KernelState",
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+    flatten_with_keys_fn=lambda state: (
+        [(_pytree.GetAttrKey(name), x) for name, x in state._tensors().items()],
+        (state.kernel, *state._tensors()),
+    ),
 )

@@ -1,0 +1,51 @@
+"""What ``rebased::attend`` takes, named; its backward takes the same and more."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rebased.monomials import num_features
+
+SCHEMA = (
+    "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask, Tensor? state_values, "
+    "Tensor? state_normalizer, Tensor? cu_seqlens, Tensor? at, int[] degrees, float scale, float eps, "
+    "bool normalize, bool causal, bool nonnegative"
+)
+"""The arguments in torch's schema language."""
+
+
+class Arguments(NamedTuple):
+    """The operator's inputs, in the order of its schema."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    coefficients: Tensor | None
+    key_mask: Tensor | None
+    state_values: Tensor | None
+    state_normalizer: Tensor | None
+    cu_seqlens: Tensor | None
+    at: Tensor | None
+    degrees: list[int]
+    scale: float
+    eps: float
+    normalize: bool
+    causal: bool
+    nonnegative: bool
+
+    @property
+    def num_sequences(self) -> int:
+        return self.q.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return torch.float64 if self.v.dtype == torch.float64 else torch.float32
+
+    @property
+    def state_shape(self) -> tuple[int, int, int, int]:
+        E = num_features(self.q.shape[-1], tuple(self.degrees))
+        return self.num_sequences, self.v.shape[2], E, self.v.shape[3]
+
+
+NUM_ARGUMENTS = len(Arguments._fields)

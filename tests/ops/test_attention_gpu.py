@@ -1,0 +1,87 @@
+"""The chunked backend on a CUDA device: the same problems as on a CPU, and longer ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from cases import Case, cases
+from oracles import with_gradients
+from rebased.kernels import BASED, REBASED, Kernel
+from rebased.ops import KernelState, kernel_attention
+from tolerances import assert_close_in, assert_close_in_float64
+
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu(case: Case) -> Case:
+    leaves = {name: x.detach().cuda().requires_grad_() for name, x in case.leaves.items()}
+    arguments = {
+        name: x.cuda() if isinstance(x, torch.Tensor) else x.detach().to("cuda") if isinstance(x, KernelState) else x
+        for name, x in case.arguments.items()
+    }
+    kernel = case.kernel
+    if "c0" in leaves:
+        kernel = type(kernel)(leaves["c0"], leaves["c1"], leaves["c2"])
+    return replace(case, kernel=kernel, leaves=leaves, arguments=arguments)
+
+
+def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
+    found = with_gradients(lambda: case.call(kernel_attention, return_state=True, backend=backend), case.leaves)
+    return {name: x.cpu() for name, x in found.items()}
+
+
+@given(case=cases(max_len=300, max_feature_dim=17))
+@settings(max_examples=150)
+def test_equals_the_reference_on_the_cpu(case: Case) -> None:
+    expected = run(case, "reference")
+    actual = run(on_gpu(case), "chunked")
+    assert_close_in_float64(actual, expected, run(case, "chunked"), floor=case.grad_floor(expected["out"]))
+
+
+@pytest.mark.parametrize("kernel", [REBASED, BASED], ids=["rebased", "based"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_error_against_float64(dtype: torch.dtype, kernel: Kernel) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"q": 16, "k": 16, "v": 64}
+    leaves = {name: torch.randn(2, 3000, 4, n, generator=generator).to("cuda", dtype) for name, n in sizes.items()}
+
+    def results(dtype: torch.dtype, backend: str) -> dict[str, torch.Tensor]:
+        cast = {name: x.to(dtype).requires_grad_() for name, x in leaves.items()}
+        return run(Case(kernel, cast), backend)
+
+    actual, expected, baseline = (
+        results(dtype, "chunked"),
+        results(torch.float64, "reference"),
+        results(dtype, "reference"),
+    )
+    assert_close_in(dtype, actual, expected, baseline)
+
+
+def test_results_are_identical_from_run_to_run() -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    leaves = {
+        name: torch.randn(1, 65536, 4, n, generator=generator, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        for name, n in {"q": 16, "k": 16, "v": 64}.items()
+    }
+    first, second = (run(Case(REBASED, leaves), "chunked") for _ in range(2))
+    for name, x in first.items():
+        assert torch.equal(x, second[name]), name
+
+
+def test_devices_must_agree() -> None:
+    q = torch.randn(1, 4, 2, 3, device="cuda")
+    with pytest.raises(ValueError, match="k is on cpu, q on cuda"):
+        kernel_attention(q, q.cpu(), q)
+    with pytest.raises(ValueError, match="at is on cpu"):
+        kernel_attention(q[:, :1], q, q, at=torch.tensor([[0]]))
+
+
+def test_compiled_with_inductor() -> None:
+    q, k, v = (torch.randn(2, 500, 3, n, device="cuda", requires_grad=True) for n in (16, 16, 20))
+    compiled = torch.compile(kernel_attention, fullgraph=True)
+    torch.testing.assert_close(compiled(q, k, v), kernel_attention(q, k, v))
+    (compiled(q, k, v).sum()).backward()
+    assert q.grad is not None
+    assert q.grad.isfinite().all()

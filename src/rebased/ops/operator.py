@@ -59,7 +59,7 @@ def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
         grads = chunked.backward(
             _grouped(a, state, group),
             group.pick_queries(out),
-            group.pick_queries(normalizer[..., None], fill=1)[..., 0],
+            group.pick_queries(normalizer[..., None], fill=1.0)[..., 0],
             group.pick_queries(dout),
             None if dsums is None else dsums[group.sequences],
             coefficients=coefficients,

@@ -25,7 +25,7 @@ class Group:
     at: Int[Tensor, "N R"] | None
     """Positions of the queries within their own sequence, if not all positions are queried."""
 
-    def pick_queries(self, x: Shaped[Tensor, "1 P H W"], *, fill: float = 0) -> Shaped[Tensor, "N R H W"]:
+    def pick_queries(self, x: Shaped[Tensor, "1 P H W"], *, fill: float = 0.0) -> Shaped[Tensor, "N R H W"]:
         """The group's rows of x; ``fill`` in places that hold no query, for row 0 may hold NaN."""
         return x[0, self.queries].where(self.is_query[..., None, None], fill)
 

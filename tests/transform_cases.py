@@ -97,7 +97,11 @@ def tensors(tree: Any) -> list[Tensor]:
 
 def with_grads(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
     """The result, detached, and the gradients of all floating-point inputs: plain autograd around ``function``."""
-    inputs = tree_map(lambda x: x.detach().clone().requires_grad_(x.is_floating_point()), inputs)
+
+    def leaf(x: Any) -> Any:
+        return x.detach().clone().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x
+
+    inputs = tree_map(leaf, inputs)
     result = function(*inputs)
     leaves = [x for x in tensors(inputs) if x.requires_grad]
     grads = torch.autograd.grad(loss_of(result), leaves)

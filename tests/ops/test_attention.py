@@ -21,10 +21,13 @@ def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
 
 
 def small_blocks(chunk_size: int, chunks_per_block: int) -> mock._patch:
-    """Chunks of a few tokens and blocks of a few chunks, so that short sequences cross every kind of border."""
+    """Chunks of a few tokens, blocks of a few chunks, batches two by two: short sequences cross every border."""
     rows = chunk_size * chunks_per_block
     return mock.patch.multiple(
-        blocks, preferred_chunk_size=lambda num_features: chunk_size, rows_per_block=lambda problem: rows
+        blocks,
+        preferred_chunk_size=lambda num_features: chunk_size,
+        rows_per_block=lambda problem: rows,
+        _budget=lambda problem: 2 * chunk_size * problem.q.shape[2] * problem.state_shape[2],  # two sequences a part
     )
 
 

@@ -96,6 +96,22 @@ def test_opcheck(options: str, return_state: bool, with_coefficients: bool) -> N
     opcheck_calls(run, expected=expected)
 
 
+@pytest.mark.parametrize("options", ["state", "everything"])
+def test_opcheck_in_low_precision(options: str) -> None:
+    """Sums are float32 where inputs and outputs are bfloat16."""
+    q, k, v = (x.bfloat16() for x in qkv(options))
+    arguments = call_arguments(options, BASED)
+    arguments["state"] = in_float32(arguments["state"], BASED)
+
+    def run() -> None:
+        result = kernel_attention(q.requires_grad_(), k, v, BASED, return_state=True, backend="chunked", **arguments)
+        loss_of([x.float() for x in tensors(result)]).backward()
+
+    names = {"attend", "attend_backward"}
+    names |= {"checked_positions", "checked_borders"} if options == "everything" else set()
+    opcheck_calls(run, expected={f"rebased::{name}" for name in names})
+
+
 def test_opcheck_with_a_feature_map() -> None:
     """Its features come as strided views of what torch computed, and cosFormer's positions are checked as well."""
     q, k, v = qkv("everything")

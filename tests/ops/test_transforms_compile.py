@@ -1,7 +1,7 @@
 """torch.compile(fullgraph=True) and torch.export: forward, backward and state, against eager autograd."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -84,35 +84,14 @@ def test_compile_options(kernel_name: str, options: str) -> None:
     """Everything is an argument of the compiled function: masks, positions, borders, a state, coefficients."""
     kernel = KERNELS.get(kernel_name, BASED)
     arguments = call_arguments(options, kernel, seq_len=70)
+    cs = coefficients(NUM_HEADS) if kernel_name == "learned" else ()
 
     def run(q: Tensor, k: Tensor, v: Tensor, arguments: Any, cs: Any, *, backend: str = "chunked") -> Any:
-        mixed = learned(*cs) if kernel_name == "learned" else kernel
+        mixed = learned(*cs) if cs else kernel
         return kernel_attention(q, k, v, mixed, return_state=True, backend=backend, **arguments)
 
-    cs = coefficients(NUM_HEADS) if kernel_name == "learned" else ()
-    state = arguments.pop("state", None)
-
-    def with_state(q: Tensor, k: Tensor, v: Tensor, state: Any, cs: Any, *, run: Any) -> Any:
-        given = arguments if state is None else {**arguments, "state": state}
-        return run(q, k, v, given, cs)
-
-    inputs = (*qkv(options, seq_len=70), state, cs)
-    inputs = inputs if state is not None else (*inputs[:3], None, cs)
-    have = _with_grads(partial(with_state, run=compiled(run)), inputs)
-    assert_same(have, _with_grads(partial(with_state, run=partial(run, backend="reference")), inputs))
-
-
-def _with_grads(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
-    """`with_grads` of only the inputs that are there."""
-    present = [i for i, x in enumerate(inputs) if x is not None]
-
-    def call(*given: Any) -> Any:
-        filled = list(inputs)
-        for i, x in zip(present, given, strict=True):
-            filled[i] = x
-        return function(*filled)
-
-    return with_grads(call, *(inputs[i] for i in present))
+    inputs = (*qkv(options, seq_len=70), arguments, cs)
+    assert_same(with_grads(compiled(run), *inputs), with_grads(partial(run, backend="reference"), *inputs))
 
 
 def test_compile_with_the_default_backend() -> None:

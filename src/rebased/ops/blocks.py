@@ -15,6 +15,14 @@ def preferred_chunk_size(num_features: int) -> int:
     return min(max(1 << (num_features.bit_length() - 1), 64), 512)
 
 
+def batch_parts(p: Problem) -> list[slice]:
+    """Sequences few enough that one chunk of each fits the budget; a large batch is handled part by part."""
+    B, T, E = p.k.shape[0], p.k.shape[1], p.state_shape[2]
+    chunk_size = min(preferred_chunk_size(E), max(T, 1))
+    size = _budget(p) // (p.q.shape[2] * E * chunk_size) or 1
+    return [slice(start, min(start + size, B)) for start in range(0, B, size)]
+
+
 @dataclass(frozen=True)
 class Block:
     start: int
@@ -33,8 +41,6 @@ def key_blocks(p: Problem) -> list[Block]:
     T, chunk_size = p.k.shape[1], preferred_chunk_size(p.state_shape[2])
     chunks_per_block = rows_per_block(p) // chunk_size or 1
     blocks: list[Block] = []
-    if p.k.shape[0] == 0:
-        return blocks
     start = 0
     while start < T:
         num_chunks = min((T - start) // chunk_size, chunks_per_block)
@@ -53,8 +59,7 @@ def query_blocks(p: Problem) -> list[Tiles]:
 
 
 def rows_per_block(p: Problem) -> int:
-    budget = FEATURES_PER_BLOCK.get(p.q.device.type, FEATURES_PER_BLOCK["cuda"])
-    return budget // max(p.q.shape[0] * p.q.shape[2] * p.state_shape[2], 1)
+    return _budget(p) // (p.q.shape[0] * p.q.shape[2] * p.state_shape[2])
 
 
 def tiles_of(p: Problem, block: Block) -> Tiles | None:
@@ -63,3 +68,7 @@ def tiles_of(p: Problem, block: Block) -> Tiles | None:
     if p.at is not None:
         return gather_tiles(p.at, block.start, block.num_chunks, block.chunk_size)
     return DenseTiles(block.start, block.num_chunks, block.chunk_size, p.q.device)
+
+
+def _budget(p: Problem) -> int:
+    return FEATURES_PER_BLOCK.get(p.q.device.type, FEATURES_PER_BLOCK["cuda"])

@@ -4,9 +4,9 @@ With s = scale · qᵀk and sim = Σ c_d s^d = φ(q)·φ(k), the sum over keys s
 
     Σ_{j<=i} sim(q_i, k_j) v_j  =  φ(q_i)·S + Σ_{j<=i in the chunk} sim(q_i, k_j) v_j,   S = Σ_{j before it} φ(k_j) v_jᵀ
 
-Chunks are handled a block at a time, and features exist for one block only, in both directions: memory is linear in
-T with a small constant. The backward pass walks the blocks in reverse. It needs the state at the start of each block,
-summed again from the keys, and carries the gradient of the state from block to block.
+Chunks are handled a block at a time, large batches part by part, and features exist for one block only, in both
+directions: memory is linear in T with a small constant. The backward pass walks the blocks in reverse. It needs the
+state at the start of each block, summed again from the keys, and carries the gradient of the state from block to block.
 
 This file works on one batch of equally long sequences; `rebased.ops.packing` cuts packed ones into such batches.
 """
@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.ops.blocks import Block, all_through_state, key_blocks, query_blocks, tiles_of
+from rebased.ops.blocks import Block, all_through_state, batch_parts, key_blocks, query_blocks, tiles_of
 from rebased.ops.expansion import contract, expand
 from rebased.ops.problem import Problem, contiguous
 from rebased.ops.scan import scan, scan_backward
@@ -27,11 +27,19 @@ from rebased.ops.tiles import DenseTiles, Tiles
 
 @dataclass(frozen=True)
 class Grads:
+    """What the backward pass writes, each place once."""
+
     q: Float[Tensor, "B P H F"]
     k: Float[Tensor, "B T Hk F"]
     v: Float[Tensor, "B T Hk D"]
-    coefficients: Float[Tensor, "B H terms"] | None
+    coefficients: Float[Tensor, "B P H terms"] | None
+    """Of each query's own copy of the coefficients."""
     state: Float[Tensor, "B Hk E D1"] | None
+
+    def part(self, batch: slice) -> "Grads":
+        """Views of some of the sequences' gradients."""
+        coefficients, state = (None if x is None else x[batch] for x in (self.coefficients, self.state))
+        return Grads(self.q[batch], self.k[batch], self.v[batch], coefficients, state)
 
 
 def forward(
@@ -41,23 +49,10 @@ def forward(
     out = p.v.new_zeros(*p.q.shape[:3], p.v.shape[-1])
     normalizer = p.q.new_ones(*p.q.shape[:3], 1, dtype=p.compute_dtype)
     sums = p.q.new_zeros(p.state_shape, dtype=p.compute_dtype) if return_sums else None
-    through_state = all_through_state(p)
-    state = p.state
-    for block in key_blocks(p):
-        keys, values = _load_keys(p, block)
-        prefix = state
-        if through_state or block.num_chunks > 1 or return_sums or not block.is_last:
-            increments = expand(keys, p.degrees) @ values
-            prefix, state = scan(state, increments, block.num_chunks)
-            if sums is not None:
-                sums += increments.unflatten(0, (-1, block.num_chunks)).sum(dim=1)
-        tiles = None if through_state else tiles_of(p, block)
-        if tiles is not None:
-            inputs = _tile_inputs(p, tiles, prefix, keys, values, causal=p.causal)
-            _forward_tiles(p, tiles, inputs, out, normalizer)
-    if through_state:
-        for tiles in query_blocks(p):
-            _forward_tiles(p, tiles, _tile_inputs(p, tiles, state), out, normalizer)
+    for batch in batch_parts(p):
+        into = _Results(out[batch], normalizer[batch], None if sums is None else sums[batch])
+        walk = _forward_through_state if all_through_state(p) else _forward_by_chunks
+        walk(p.part(batch), into)
     return out, normalizer[..., 0], sums
 
 
@@ -71,47 +66,72 @@ def backward(
     coefficients: bool,
 ) -> Grads:
     """All gradients, given those of the output and of the returned sums; the coefficients' only if asked for."""
-    into = _Accumulators.zeros(p, coefficients=coefficients)
-    out_grads = _OutputGrads(out, normalizer[..., None], dout)
-    walk = _backward_through_state if all_through_state(p) else _backward_by_chunks
-    dstate = walk(p, out_grads, dsums, into)
-    dcoefficients = into.coefficients.sum(dim=1) if into.coefficients is not None else None
+    shape = (*p.q.shape[:3], len(p.degrees))
+    all_grads = Grads(
+        torch.zeros_like(p.q),
+        torch.zeros_like(p.k),
+        torch.zeros_like(p.v),
+        p.q.new_zeros(shape, dtype=p.compute_dtype) if coefficients else None,
+        None if p.state is None else torch.zeros_like(p.state),
+    )
+    for batch in batch_parts(p):
+        results = _Results(out[batch], normalizer[batch][..., None], None)
+        walk = _backward_through_state if all_through_state(p) else _backward_by_chunks
+        into = all_grads.part(batch)
+        dstate = walk(p.part(batch), results, dout[batch], None if dsums is None else dsums[batch], into)
+        if into.state is not None and dstate is not None:
+            into.state.copy_(dstate)
     if p.key_mask is not None:
-        into.k.masked_fill_(~p.key_mask[..., None, None], 0)
-        into.v.masked_fill_(~p.key_mask[..., None, None], 0)
-    if p.state is not None and dstate is None:
-        dstate = torch.zeros_like(p.state)
-    return Grads(into.q, into.k, into.v, dcoefficients, dstate if p.state is not None else None)
-
-
-# ---- The backward pass of the two walks ----
+        all_grads.k.masked_fill_(~p.key_mask[..., None, None], 0)
+        all_grads.v.masked_fill_(~p.key_mask[..., None, None], 0)
+    return all_grads
 
 
 @dataclass(frozen=True)
-class _OutputGrads:
+class _Results:
+    """What the forward pass writes, each place once."""
+
     out: Tensor
     normalizer: Tensor
-    dout: Tensor
+    sums: Tensor | None
 
 
-@dataclass(frozen=True)
-class _Accumulators:
-    """Where gradients are written, each place once."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    coefficients: Tensor | None
-    """(B, P, H, terms): summed over queries at the end, in one reduction."""
-
-    @classmethod
-    def zeros(cls, p: Problem, *, coefficients: bool) -> "_Accumulators":
-        shape = (*p.q.shape[:3], len(p.degrees))
-        dcoefficients = p.q.new_zeros(shape, dtype=p.compute_dtype) if coefficients else None
-        return cls(torch.zeros_like(p.q), torch.zeros_like(p.k), torch.zeros_like(p.v), dcoefficients)
+# ---- The two walks over a problem's blocks, forward and backward ----
 
 
-def _backward_by_chunks(p: Problem, grads: _OutputGrads, dsums: Tensor | None, into: _Accumulators) -> Tensor | None:
+def _forward_by_chunks(p: Problem, into: _Results) -> None:
+    state = p.state
+    for block in key_blocks(p):
+        keys, values = _load_keys(p, block)
+        prefix = state
+        if block.num_chunks > 1 or into.sums is not None or not block.is_last:
+            prefix, state = _advance(p, block, state, keys, values, into.sums)
+        tiles = tiles_of(p, block)
+        if tiles is not None:
+            _forward_tiles(p, tiles, _tile_inputs(p, tiles, prefix, keys, values, causal=p.causal), into)
+
+
+def _forward_through_state(p: Problem, into: _Results) -> None:
+    state = p.state
+    for block in key_blocks(p):
+        _, state = _advance(p, block, state, *_load_keys(p, block), into.sums)
+    for tiles in query_blocks(p):
+        _forward_tiles(p, tiles, _tile_inputs(p, tiles, state), into)
+
+
+def _advance(
+    p: Problem, block: Block, state: Tensor | None, keys: Tensor, values: Tensor, sums: Tensor | None = None
+) -> tuple[Tensor | None, Tensor]:
+    """The states before the block's chunks and after the last, and the block's part of ``sums``."""
+    increments = expand(keys, p.degrees) @ values
+    if sums is not None:
+        sums += increments.unflatten(0, (-1, block.num_chunks)).sum(dim=1)
+    return scan(state, increments, block.num_chunks)
+
+
+def _backward_by_chunks(
+    p: Problem, results: _Results, dout: Tensor, dsums: Tensor | None, into: Grads
+) -> Tensor | None:
     dstate = None
     blocks = key_blocks(p)
     starts: list[Tensor | None] = []
@@ -119,8 +139,7 @@ def _backward_by_chunks(p: Problem, grads: _OutputGrads, dsums: Tensor | None, i
     for block in blocks:
         starts.append(state)
         if not block.is_last:
-            keys, values = _load_keys(p, block)
-            _, state = scan(state, expand(keys, p.degrees) @ values, block.num_chunks)
+            _, state = _advance(p, block, state, *_load_keys(p, block))
     for block, start in zip(reversed(blocks), reversed(starts), strict=True):
         keys, values = _load_keys(p, block)
         has_increments = block.num_chunks > 1 or dstate is not None or dsums is not None
@@ -133,7 +152,7 @@ def _backward_by_chunks(p: Problem, grads: _OutputGrads, dsums: Tensor | None, i
         tiles = tiles_of(p, block)
         if tiles is not None:
             inputs = _tile_inputs(p, tiles, prefix, keys, values, causal=p.causal)
-            dnumerators = _dnumerators(p, tiles, inputs, grads)
+            dnumerators = _dnumerators(p, tiles, inputs, results, dout)
             tile = attend_backward(inputs, dnumerators, coefficients=into.coefficients is not None)
             _store_query_grads(p, tiles, tile.q, tile.coefficients, into)
             assert tile.keys is not None
@@ -155,16 +174,15 @@ def _backward_by_chunks(p: Problem, grads: _OutputGrads, dsums: Tensor | None, i
     return dstate
 
 
-def _backward_through_state(p: Problem, grads: _OutputGrads, dsums: Tensor | None, into: _Accumulators) -> Tensor:
+def _backward_through_state(p: Problem, results: _Results, dout: Tensor, dsums: Tensor | None, into: Grads) -> Tensor:
     state = p.state
     blocks = key_blocks(p)
     for block in blocks:
-        keys, values = _load_keys(p, block)
-        _, state = scan(state, expand(keys, p.degrees) @ values, block.num_chunks)
+        _, state = _advance(p, block, state, *_load_keys(p, block))
     dstate = p.q.new_zeros(p.state_shape, dtype=p.compute_dtype)
     for tiles in query_blocks(p):
         inputs = _tile_inputs(p, tiles, state)
-        dnumerators = _dnumerators(p, tiles, inputs, grads)
+        dnumerators = _dnumerators(p, tiles, inputs, results, dout)
         tile = attend_backward(inputs, dnumerators, coefficients=into.coefficients is not None)
         _store_query_grads(p, tiles, tile.q, tile.coefficients, into)
         assert tile.state is not None
@@ -212,28 +230,28 @@ def _tile_inputs(
     )
 
 
-def _forward_tiles(p: Problem, tiles: Tiles, inputs: TileInputs, out: Tensor, normalizer: Tensor) -> None:
+def _forward_tiles(p: Problem, tiles: Tiles, inputs: TileInputs, into: _Results) -> None:
     numerators = attend(inputs)
     rows = numerators[..., :-1]
     if p.normalize:
         divisor = normalizers(inputs, numerators, eps=p.eps, nonnegative=p.nonnegative)
         rows = rows / divisor
-        tiles.store(p.per_query(divisor), normalizer)
-    tiles.store(p.per_query(rows).to(out.dtype), out)
+        tiles.store(p.per_query(divisor), into.normalizer)
+    tiles.store(p.per_query(rows).to(into.out.dtype), into.out)
 
 
-def _dnumerators(p: Problem, tiles: Tiles, inputs: TileInputs, grads: _OutputGrads) -> Tensor:
+def _dnumerators(p: Problem, tiles: Tiles, inputs: TileInputs, results: _Results, dout: Tensor) -> Tensor:
     """The gradient of the numerators and, in the last column, of the normaliser.
 
     The latter takes the output, of which 16 bits are too few where it nearly cancels a value: there it is computed
     once more.
     """
-    drows = p.rows(tiles.load(grads.dout))
+    drows = p.rows(tiles.load(dout))
     if not p.normalize:
         return torch.cat([drows, torch.zeros_like(drows[..., :1])], dim=-1)
-    divisor = p.rows(tiles.load(grads.normalizer, fill=1.0))
-    is_exact = grads.out.dtype == p.compute_dtype
-    out = p.rows(tiles.load(grads.out)) if is_exact else attend(inputs)[..., :-1] / divisor
+    divisor = p.rows(tiles.load(results.normalizer, fill=1.0))
+    is_exact = results.out.dtype == p.compute_dtype
+    out = p.rows(tiles.load(results.out)) if is_exact else attend(inputs)[..., :-1] / divisor
     drows = drows / divisor
     dnormalizer = -(drows * out).sum(dim=-1, keepdim=True)
     return torch.cat([drows, dnormalizer], dim=-1)
@@ -254,13 +272,13 @@ def _load_keys(p: Problem, block: Block) -> tuple[Float[Tensor, "X Hk F C"], Flo
     return keys, values
 
 
-def _store_query_grads(p: Problem, tiles: Tiles, dq: Tensor, dcoefficients: Tensor | None, into: _Accumulators) -> None:
+def _store_query_grads(p: Problem, tiles: Tiles, dq: Tensor, dcoefficients: Tensor | None, into: Grads) -> None:
     tiles.store(p.per_query((dq * p.scale).mT).to(into.q.dtype), into.q)
     if dcoefficients is not None and into.coefficients is not None:
         tiles.store(p.per_query(dcoefficients.mT), into.coefficients)
 
 
-def _store_key_grads(block: Block, dkeys: Tensor, dvalues: Tensor, into: _Accumulators) -> None:
+def _store_key_grads(block: Block, dkeys: Tensor, dvalues: Tensor, into: Grads) -> None:
     chunks = DenseTiles(block.start, block.num_chunks, block.chunk_size, dkeys.device)
     chunks.store(dkeys.permute(0, 3, 1, 2).to(into.k.dtype), into.k)
     chunks.store(dvalues[..., :-1].transpose(1, 2).to(into.v.dtype), into.v)

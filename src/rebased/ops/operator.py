@@ -50,7 +50,7 @@ def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
     state, dsums = _join(a.state_values, a.state_normalizer), _join_grads(a, dvalues, dnormalizer)
     if a.cu_seqlens is None:
         grads = chunked.backward(_whole(a, state), out, normalizer, dout, dsums, coefficients=coefficients)
-        dcoefficients = grads.coefficients if grads.coefficients is not None else _nothing(a)
+        dcoefficients = _nothing(a) if grads.coefficients is None else grads.coefficients.sum(dim=1)
         return grads.q, grads.k, grads.v, dcoefficients, *_split(a, grads.state)
     dq, dk, dv = torch.zeros_like(a.q), torch.zeros_like(a.k), torch.zeros_like(a.v)
     dcoefficients = torch.zeros_like(a.coefficients) if coefficients and a.coefficients is not None else _nothing(a)
@@ -68,7 +68,7 @@ def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
         dk[0, group.keys[group.is_key]] = grads.k[group.is_key]
         dv[0, group.keys[group.is_key]] = grads.v[group.is_key]
         if grads.coefficients is not None:
-            dcoefficients[group.sequences] = grads.coefficients
+            dcoefficients[group.sequences] = grads.coefficients.sum(dim=1)
         if dstate is not None and grads.state is not None:
             dstate[group.sequences] = grads.state
     return dq, dk, dv, dcoefficients, *_split(a, dstate)

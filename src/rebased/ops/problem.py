@@ -1,6 +1,6 @@
 """One batch of equally long sequences to attend over, as the chunked backend sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,6 +37,23 @@ class Problem:
     def state_shape(self) -> tuple[int, int, int, int]:
         B, _, Hk, D = self.v.shape
         return B, Hk, num_features(self.q.shape[-1], self.degrees), D + 1
+
+    def part(self, batch: slice) -> "Problem":
+        """The problem of some of the sequences."""
+
+        def take(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[batch]
+
+        return replace(
+            self,
+            q=self.q[batch],
+            k=self.k[batch],
+            v=self.v[batch],
+            coefficients=take(self.coefficients),
+            key_mask=take(self.key_mask),
+            state=take(self.state),
+            at=take(self.at),
+        )
 
     def rows(self, x: Float[Tensor, "X rows H W"]) -> Float[Tensor, "X Hk R W"]:
         """Query heads that share a key head side by side, R = G · rows; in the compute dtype."""

@@ -190,8 +190,13 @@ class TermKernel(Kernel):
     ) -> Float[Tensor, "*B H T S"]:
         s = torch.einsum("...thf,...shf->...hts", self._scaled(q, scale), k)
         coefficients = self.coefficients(q.shape[-2], dtype=q.dtype, device=q.device)
-        powers = [s**degree * coefficients[:, index, None, None] for index, degree in enumerate(self.degrees)]
-        return torch.stack(powers).sum(dim=0) if len(powers) > 1 else powers[0]
+        total = torch.zeros_like(s)
+        for index, degree in enumerate(self.degrees):
+            power = torch.ones_like(s)
+            for _ in range(degree):  # s**degree is slow, and not to be compiled where the degree has become a symbol
+                power = power * s
+            total = total + coefficients[:, index, None, None] * power
+        return total
 
 
 class Polynomial(TermKernel):

@@ -41,14 +41,20 @@ def monomials(x: Float[Tensor, "*batch F"], degree: int) -> Float[Tensor, "*batc
     return torch.cat([x[..., a, None] * tail for a, tail in enumerate(tails)], dim=-1)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def monomial_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
     """How often each monomial occurs in (x_1 + … + x_F)^degree: the multinomial coefficients, in the same order."""
-    return _monomial_weights(feature_dim, degree)
+    # Where torch.compile has made a symbol of a number, its range's length is the number again.
+    weights: tuple[float, ...] = _constant_weights(len(range(feature_dim)), len(range(degree)))
+    return weights
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
+    return _cached_weights(feature_dim, degree)
 
 
 @cache
-def _monomial_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
+def _cached_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
     def weight(indices: tuple[int, ...]) -> float:
         repeats = (math.factorial(indices.count(a)) for a in set(indices))
         return float(math.factorial(degree) // math.prod(repeats))

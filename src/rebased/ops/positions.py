@@ -7,7 +7,8 @@ from torch import Tensor
 
 def sequence_of(cu_seqlens: Int[Tensor, " N1"], places: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
     """Which packed sequence each place of the row belongs to."""
-    return torch.searchsorted(cu_seqlens.contiguous(), places.contiguous(), right=True) - 1
+    # Adding zeros makes the two alike under vmap, whose own expansion of one would be slow, and warn so.
+    return torch.searchsorted(cu_seqlens, places + torch.zeros_like(cu_seqlens[:1]), right=True) - 1
 
 
 def token_counts(

@@ -68,8 +68,6 @@ class Kernel:
     """Identifies what a state of this kernel means: states travel only between kernels of equal name."""
     nonnegative: bool
     """Whether similarity is never negative. The promises on range and finiteness of attention hold for those."""
-    signed_features: bool = False
-    """Whether products of features may cancel even where similarity cannot be negative, as monomials' do."""
     max_len: int | None = None
     """The number of positions the kernel can tell apart; ``None`` if it does not look at positions."""
 
@@ -124,8 +122,6 @@ class TermKernel(Kernel):
     The features of a term of degree d are the distinct monomials of degree d, packed: F(F+1)/2 of them for d = 2.
     Query features carry the multinomial weights (2 for x_a·x_b, a ≠ b) and the coefficients.
     """
-
-    signed_features = True
 
     def __init__(self, terms: dict[int, Coefficient], *, nonnegative: bool) -> None:
         self.degrees = tuple(sorted(terms))
@@ -196,7 +192,7 @@ class TermKernel(Kernel):
             for _ in range(degree):  # s**degree is slow, and not to be compiled where the degree has become a symbol
                 power = power * s
             total = total + coefficients[:, index, None, None] * power
-        return total
+        return total.clamp(min=0) if self.nonnegative else total  # several terms can round below zero near a root
 
 
 class Polynomial(TermKernel):
@@ -352,7 +348,7 @@ class RFA(FeatureMap):
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
-    return functional.elu(x) + 1
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())  # elu(x) + 1 would round a small exp(x) away
 
 
 REBASED = Polynomial(0, 0, 1)

@@ -1,6 +1,8 @@
 """Kernel attention against the definition in float64: outputs, states and every gradient, over generated problems."""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import numpy as np
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from cases import Case, cases
 from oracles import by_cumulative_sums, by_hand, with_gradients
 from rebased.kernels import BASED, REBASED
-from rebased.ops import attention_matrix, blocks, initial_state, kernel_attention, kernel_attention_step
+from rebased.ops import attention_matrix, blocks, chunked, initial_state, kernel_attention, kernel_attention_step
+from rebased.ops.problem import Part, Problem
 from tolerances import assert_close_in_float64
 
 
@@ -20,15 +23,20 @@ def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
     return with_gradients(lambda: case.call(kernel_attention, return_state=True, backend=backend), case.leaves)
 
 
-def small_blocks(chunk_size: int, chunks_per_block: int) -> mock._patch:
-    """Chunks of a few tokens, blocks of a few chunks, batches two by two: short sequences cross every border."""
+@contextmanager
+def small_blocks(chunk_size: int, chunks_per_block: int) -> Iterator[None]:
+    """Chunks of a few tokens, blocks of a few chunks, parts of two heads: short sequences cross every border."""
     rows = chunk_size * chunks_per_block
-    return mock.patch.multiple(
-        blocks,
-        preferred_chunk_size=lambda num_features: chunk_size,
-        rows_per_block=lambda problem: rows,
-        _budget=lambda problem: 2 * chunk_size * problem.q.shape[2] * problem.state_shape[2],  # two sequences a part
-    )
+    sizes = {"preferred_chunk_size": lambda problem: chunk_size, "rows_per_block": lambda problem: rows}
+    with mock.patch.multiple(blocks, **sizes), mock.patch.object(chunked, "parts", parts_of_two):
+        yield
+
+
+def parts_of_two(problem: Problem) -> list[Part]:
+    """At most two sequences and two key heads each."""
+    (B, _, Hk, _), G = problem.k.shape, problem.group
+    corners = itertools.product(range(0, B, 2), range(0, Hk, 2))
+    return [Part(slice(b, b + 2), slice(h, h + 2), slice(h * G, (h + 2) * G)) for b, h in corners]
 
 
 @given(case=cases(), chunk_size=st.integers(1, 9), chunks_per_block=st.integers(1, 3))

@@ -138,9 +138,7 @@ def attention_matrix(
     sim = sim.masked_fill(~visible[:, None], 0)
     if not normalize:
         return sim
-    normalizer = sim.sum(dim=-1, keepdim=True)
-    floor = torch.zeros_like(normalizer)
-    return reference.divide(sim, normalizer, floor, eps=call.eps, nonnegative=kernel.nonnegative)
+    return reference.divide(sim, sim.sum(dim=-1, keepdim=True), eps=call.eps, nonnegative=kernel.nonnegative)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +250,8 @@ def _run_chunked(call: _Call, *, normalize: bool, causal: bool, return_state: bo
             coefficients = coefficients.expand(num_sequences, -1, -1)
     else:
         # A feature map runs here, in full precision and in sight of torch; what is left is the kernel s = qᵀk.
+        if call.key_mask is not None:  # a map's backward would make NaN of what a masked key holds
+            k = k.where(call.key_mask[..., None, None], 0)
         with no_autocast(q):
             q = kernel.query_features(q.to(compute_dtype(q)), call.q_positions, scale=scale)
             k = kernel.key_features(k.to(compute_dtype(k)), call.positions)

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.ops.blocks import Block, all_through_state, batch_parts, key_blocks, query_blocks, tiles_of
+from rebased.ops.blocks import Block, all_through_state, key_blocks, parts, query_blocks, tiles_of
 from rebased.ops.expansion import contract, expand
-from rebased.ops.problem import Problem, contiguous
+from rebased.ops.problem import Part, Problem, contiguous
 from rebased.ops.scan import scan, scan_backward
 from rebased.ops.tile_attention import TileInputs, attend, attend_backward, normalizers
 from rebased.ops.tiles import DenseTiles, Tiles
@@ -36,10 +36,15 @@ class Grads:
     """Of each query's own copy of the coefficients."""
     state: Float[Tensor, "B Hk E D1"] | None
 
-    def part(self, batch: slice) -> "Grads":
-        """Views of some of the sequences' gradients."""
-        coefficients, state = (None if x is None else x[batch] for x in (self.coefficients, self.state))
-        return Grads(self.q[batch], self.k[batch], self.v[batch], coefficients, state)
+    def part(self, part: Part) -> "Grads":
+        """Views of some of the sequences' and heads' gradients."""
+        return Grads(
+            part.of_queries(self.q),
+            part.of_keys(self.k),
+            part.of_keys(self.v),
+            None if self.coefficients is None else part.of_queries(self.coefficients),
+            None if self.state is None else self.state[part.batch, part.key_heads],
+        )
 
 
 def forward(
@@ -49,10 +54,14 @@ def forward(
     out = p.v.new_zeros(*p.q.shape[:3], p.v.shape[-1])
     normalizer = p.q.new_ones(*p.q.shape[:3], 1, dtype=p.compute_dtype)
     sums = p.q.new_zeros(p.state_shape, dtype=p.compute_dtype) if return_sums else None
-    for batch in batch_parts(p):
-        into = _Results(out[batch], normalizer[batch], None if sums is None else sums[batch])
+    for part in parts(p):
+        into = _Results(
+            part.of_queries(out),
+            part.of_queries(normalizer),
+            None if sums is None else sums[part.batch, part.key_heads],
+        )
         walk = _forward_through_state if all_through_state(p) else _forward_by_chunks
-        walk(p.part(batch), into)
+        walk(p.part(part), into)
     return out, normalizer[..., 0], sums
 
 
@@ -74,11 +83,12 @@ def backward(
         p.q.new_zeros(shape, dtype=p.compute_dtype) if coefficients else None,
         None if p.state is None else torch.zeros_like(p.state),
     )
-    for batch in batch_parts(p):
-        results = _Results(out[batch], normalizer[batch][..., None], None)
+    for part in parts(p):
+        results = _Results(part.of_queries(out), part.of_queries(normalizer)[..., None], None)
         walk = _backward_through_state if all_through_state(p) else _backward_by_chunks
-        into = all_grads.part(batch)
-        dstate = walk(p.part(batch), results, dout[batch], None if dsums is None else dsums[batch], into)
+        into = all_grads.part(part)
+        part_dsums = None if dsums is None else dsums[part.batch, part.key_heads]
+        dstate = walk(p.part(part), results, part.of_queries(dout), part_dsums, into)
         if into.state is not None and dstate is not None:
             into.state.copy_(dstate)
     if p.key_mask is not None:
@@ -214,8 +224,7 @@ def _tile_inputs(
         coefficients = p.columns(tiles.load(p.coefficients[:, None].expand(-1, p.q.shape[1], -1, -1)))
     visible = None
     if causal and keys is not None:
-        group = p.q.shape[2] // p.k.shape[2]
-        visible = tiles.visible(keys.shape[-1]).repeat(1, group, 1)[:, None]  # (#X, 1, R, C)
+        visible = tiles.visible(keys.shape[-1]).repeat(1, p.group, 1)[:, None]  # (#X, 1, R, C)
     pick = tiles.chunk_of_tile
     if pick is not None:
         state, keys, values = (None if x is None else x[pick] for x in (state, keys, values))
@@ -227,6 +236,7 @@ def _tile_inputs(
         keys=keys,
         values=values,
         visible=visible,
+        nonnegative=p.nonnegative and p.normalize,
     )
 
 
@@ -234,7 +244,7 @@ def _forward_tiles(p: Problem, tiles: Tiles, inputs: TileInputs, into: _Results)
     numerators = attend(inputs)
     rows = numerators[..., :-1]
     if p.normalize:
-        divisor = normalizers(inputs, numerators, eps=p.eps, nonnegative=p.nonnegative)
+        divisor = normalizers(numerators, eps=p.eps, nonnegative=p.nonnegative)
         rows = rows / divisor
         tiles.store(p.per_query(divisor), into.normalizer)
     tiles.store(p.per_query(rows).to(into.out.dtype), into.out)

@@ -28,9 +28,8 @@ def no_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """How far rounding may take a sum from its value, relative to the terms that cancel in it.
+    """How far rounding may take φ(q)·Σφ(k) from its value, relative to |φ(q)|·|Σφ(k)|.
 
-    A few units of rounding, for the sums in a state are themselves rounded sums. A normaliser of a non-negative
-    kernel counts as zero below this.
+    Some units, for the sums in a state are themselves rounded. For a non-negative kernel what is below counts as zero.
     """
-    return 8 * torch.finfo(dtype).eps
+    return 32 * torch.finfo(dtype).eps

@@ -3,10 +3,25 @@
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from rebased.monomials import num_features
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some sequences and some key heads, with the query heads that belong to them."""
+
+    batch: slice
+    key_heads: slice
+    query_heads: slice
+
+    def of_queries(self, x: Shaped[Tensor, "B P H *W"]) -> Shaped[Tensor, "b P h *W"]:
+        return x[self.batch, :, self.query_heads]
+
+    def of_keys(self, x: Shaped[Tensor, "B T Hk *W"]) -> Shaped[Tensor, "b T hk *W"]:
+        return x[self.batch, :, self.key_heads]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +53,23 @@ class Problem:
         B, _, Hk, D = self.v.shape
         return B, Hk, num_features(self.q.shape[-1], self.degrees), D + 1
 
-    def part(self, batch: slice) -> "Problem":
-        """The problem of some of the sequences."""
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.q.shape[2] // self.k.shape[2]
 
-        def take(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[batch]
-
+    def part(self, part: Part) -> "Problem":
+        """The problem of some of the sequences and heads."""
+        batch = part.batch
         return replace(
             self,
-            q=self.q[batch],
-            k=self.k[batch],
-            v=self.v[batch],
-            coefficients=take(self.coefficients),
-            key_mask=take(self.key_mask),
-            state=take(self.state),
-            at=take(self.at),
+            q=part.of_queries(self.q),
+            k=part.of_keys(self.k),
+            v=part.of_keys(self.v),
+            coefficients=None if self.coefficients is None else self.coefficients[batch, part.query_heads],
+            key_mask=None if self.key_mask is None else self.key_mask[batch],
+            state=None if self.state is None else self.state[batch, part.key_heads],
+            at=None if self.at is None else self.at[batch],
         )
 
     def rows(self, x: Float[Tensor, "X rows H W"]) -> Float[Tensor, "X Hk R W"]:
@@ -67,8 +84,7 @@ class Problem:
 
     def per_query(self, rows: Float[Tensor, "X Hk R W"]) -> Float[Tensor, "X rows H W"]:
         """The inverse of `rows`."""
-        group = self.q.shape[2] // self.k.shape[2]
-        return rows.unflatten(2, (group, -1)).permute(0, 3, 1, 2, 4).flatten(2, 3)
+        return rows.unflatten(2, (self.group, -1)).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
 def contiguous(x: Tensor, dtype: torch.dtype) -> Tensor:

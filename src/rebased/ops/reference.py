@@ -63,33 +63,37 @@ def attend(
     sim = kernel.similarity(q, k_per_query_head, q_positions, positions, scale=scale).masked_fill(~visible[:, None], 0)
     numerator = torch.einsum("bhts,bshd->bthd", sim, v_per_query_head)
     normalizer = sim.sum(dim=-1).transpose(1, 2)[..., None]  # (B, P, H, 1)
-    floor = torch.zeros_like(normalizer)
     if state is not None:
         features = kernel.query_features(q, q_positions, scale=scale).unflatten(2, (-1, group))  # (B, P, Hk, G, E)
         values, sums = _per_query(state.values, cu_seqlens, at, q), _per_query(state.normalizer, cu_seqlens, at, q)
-        numerator = numerator + torch.einsum("btkge,btked->btkgd", features, values).flatten(2, 3)
-        normalizer = normalizer + torch.einsum("btkge,btke->btkg", features, sums).flatten(2, 3)[..., None]
-        if kernel.signed_features:
-            magnitude = torch.einsum("btkge,btke->btkg", features.abs(), sums.abs()).flatten(2, 3)[..., None]
-            floor = magnitude.detach() * rounding(q.dtype)
-    out = divide(numerator, normalizer, floor, eps=eps, nonnegative=kernel.nonnegative) if normalize else numerator
+        state_numerator = torch.einsum("btkge,btked->btkgd", features, values)
+        state_normalizer = torch.einsum("btkge,btke->btkg", features, sums)[..., None]
+        if normalize and kernel.nonnegative:
+            magnitude = torch.einsum("btkge,btke->btkg", features.abs(), sums.abs())[..., None]
+            state_numerator, state_normalizer = drop_rounding(state_numerator, state_normalizer, magnitude)
+        numerator = numerator + state_numerator.flatten(2, 3)
+        normalizer = normalizer + state_normalizer.flatten(2, 3)
+    out = divide(numerator, normalizer, eps=eps, nonnegative=kernel.nonnegative) if normalize else numerator
     if not return_state:
         return out, None, None
     return out, *_key_sums(kernel.key_features(k, positions), v, key_mask, cu_seqlens)
 
 
+def drop_rounding(
+    numerator: Float[Tensor, "*B D"], normalizer: Float[Tensor, "*B 1"], magnitude: Float[Tensor, "*B 1"]
+) -> tuple[Float[Tensor, "*B D"], Float[Tensor, "*B 1"]]:
+    """A state's part of the sums, set to zero where its normaliser is rounding error: see docs/numerics.md."""
+    real = normalizer > magnitude * rounding(normalizer.dtype)
+    return numerator.where(real, 0), normalizer.where(real, 0)
+
+
 def divide(
-    numerator: Float[Tensor, "*B D"],
-    normalizer: Float[Tensor, "*B 1"],
-    floor: Float[Tensor, "*#B 1"],
-    *,
-    eps: float,
-    nonnegative: bool,
+    numerator: Float[Tensor, "*B D"], normalizer: Float[Tensor, "*B 1"], *, eps: float, nonnegative: bool
 ) -> Float[Tensor, "*B D"]:
-    """Numerator / (normalizer + eps), and 0 where a non-negative kernel's normaliser is zero up to rounding."""
+    """The quotient numerator / (normalizer + eps), and 0 where a non-negative kernel's normaliser is zero."""
     if not nonnegative:
         return numerator / (normalizer + eps)
-    return numerator / torch.where(normalizer > floor, normalizer + eps, torch.inf)
+    return numerator / torch.where(normalizer > 0, normalizer + eps, torch.inf)
 
 
 def _per_query(sums: Tensor, cu_seqlens: Tensor | None, at: Tensor | None, q: Tensor) -> Tensor:

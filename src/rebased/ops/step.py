@@ -6,9 +6,9 @@ from torch import Tensor
 
 from rebased.kernels import REBASED, Kernel
 from rebased.ops import checks
-from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast, rounding
+from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.positions import token_positions
-from rebased.ops.reference import divide
+from rebased.ops.reference import divide, drop_rounding
 from rebased.ops.state import KernelState, count_features
 
 __all__ = ["kernel_attention_step"]
@@ -61,15 +61,14 @@ def kernel_attention_step(
         if key_mask is not None:
             k_features = k_features.where(key_mask[:, None, None], 0)
             own = own.where(key_mask[:, None, None], 0)
-        out = torch.einsum("bkge,bked->bkgd", q_features, state.values).flatten(1, 2)
-        out = out + own * v.repeat_interleave(group, dim=1)
+        out = torch.einsum("bkge,bked->bkgd", q_features, state.values)
+        normalizer = torch.einsum("bkge,bke->bkg", q_features, state.normalizer)[..., None]
+        if normalize and kernel.nonnegative:
+            magnitude = torch.einsum("bkge,bke->bkg", q_features.abs(), state.normalizer.abs())[..., None]
+            out, normalizer = drop_rounding(out, normalizer, magnitude)
+        out = out.flatten(1, 2) + own * v.repeat_interleave(group, dim=1)
         if normalize:
-            normalizer = torch.einsum("bkge,bke->bkg", q_features, state.normalizer).flatten(1, 2)[..., None]
-            floor = torch.zeros_like(normalizer)
-            if kernel.signed_features:
-                magnitude = torch.einsum("bkge,bke->bkg", q_features.abs(), state.normalizer.abs())
-                floor = magnitude.detach().flatten(1, 2)[..., None] * rounding(q.dtype)
-            out = divide(out, normalizer + own, floor, eps=eps, nonnegative=kernel.nonnegative)
+            out = divide(out, normalizer.flatten(1, 2) + own, eps=eps, nonnegative=kernel.nonnegative)
         needs_grad = any(x.requires_grad for x in (q_features, k_features, v, state.values, state.normalizer))
         if inplace and torch.is_grad_enabled() and needs_grad:
             raise ValueError("inplace=True overwrites what gradients need; use it under torch.no_grad()")

@@ -1,4 +1,4 @@
-"""Similarity as a function of the score s = scale · qᵀk: Σ c_d s^d, its slope, and how far rounding blurs it.
+"""Similarity as a function of the score s = scale · qᵀk: Σ c_d s^d, and its slope.
 
 Coefficients come per query row, (X, terms, R); ``None`` stands for ones.
 """
@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.monomials import monomial_weights, num_monomials
-from rebased.ops.dtypes import rounding
+from rebased.monomials import monomial_weights
 
 
 def similarity(
@@ -36,30 +35,6 @@ def feature_weights(feature_dim: int, degrees: tuple[int, ...], like: Tensor) ->
     """The multinomial weights of all terms' features, as a column that multiplies a state."""
     weights = [weight for degree in degrees for weight in monomial_weights(feature_dim, degree)]
     return torch.tensor(weights, dtype=like.dtype, device=like.device)[:, None]
-
-
-def rounding_floor(
-    q: Float[Tensor, "*X F R"],
-    normalizer: Float[Tensor, "*X E"],
-    degrees: tuple[int, ...],
-    coefficients: Float[Tensor, "*X terms R"] | None,
-) -> Float[Tensor, "*X R"]:
-    """How small φ(q)·Σφ(k) may get before it is rounding error and nothing else, for each query.
-
-    The sum is at most Σ |c_d| ‖q‖^d ‖Z_d‖ with Z_d = Σ k⊗…⊗k (d times): that bounds the terms which may cancel. The
-    norm of Z_d counts a packed entry as often as it stands in the unpacked tensor.
-    """
-    lengths = torch.linalg.vector_norm(q, dim=-2)
-    squares = feature_weights(q.shape[-2], degrees, q)[:, 0] * normalizer.square()
-    total = torch.zeros_like(lengths)
-    start = 0
-    for index, degree in enumerate(degrees):
-        size = num_monomials(q.shape[-2], degree)
-        norm = squares.narrow(-1, start, size).sum(dim=-1, keepdim=True).sqrt()
-        start += size
-        term = _power(lengths, degree) * norm
-        total += term if coefficients is None else term * coefficients.select(-2, index).abs()
-    return total * rounding(q.dtype)
 
 
 def _weighted_powers(

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rebased.ops.dtypes import rounding
 from rebased.ops.expansion import contract, expand
-from rebased.ops.terms import coefficient_grads, feature_weights, rounding_floor, similarity, similarity_slope
+from rebased.ops.terms import coefficient_grads, feature_weights, similarity, similarity_slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class TileInputs:
     values: Float[Tensor, "X Hk C D1"] | None
     visible: Bool[Tensor, "#X #Hk R C"] | None
     """Which keys a row sees; ``None``: all."""
+    nonnegative: bool
+    """Whether the kernel is, and its sums are to be normalised: what rounds below zero then counts as zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +45,12 @@ def attend(t: TileInputs) -> Float[Tensor, "X Hk R D1"]:
     """Numerators: Σ sim(q, k) v over the state and the visible keys."""
     numerators = None
     if t.state is not None:
-        numerators = expand(t.q, t.degrees, t.coefficients).mT @ _weighted(t)
+        features, state = expand(t.q, t.degrees, t.coefficients), _weighted(t)
+        numerators = features.mT @ state
+        if t.nonnegative:
+            numerators.masked_fill_(_is_rounding_error(features, state, numerators[..., -1:]), 0)
     if t.keys is not None and t.values is not None:
-        sim = _hide(similarity(t.q.mT @ t.keys, t.degrees, t.coefficients), t.visible)
+        sim = _hide(_similarity(t, t.q.mT @ t.keys), t.visible)
         numerators = sim @ t.values if numerators is None else numerators + sim @ t.values
     assert numerators is not None, "a tile needs a state or keys"
     return numerators
@@ -55,18 +61,27 @@ def attend_backward(t: TileInputs, dnumerators: Float[Tensor, "X Hk R D1"], *, c
     dq = torch.zeros_like(t.q)
     dcoefficients = dstate = dkeys = dvalues = None
     if t.state is not None:
-        weights = feature_weights(t.q.shape[-2], t.degrees, t.q)
-        dstate = weights * (expand(t.q, t.degrees, t.coefficients) @ dnumerators)
-        dfeatures = _weighted(t) @ dnumerators.mT
-        dq, dcoefficients = contract(t.q, dfeatures, t.degrees, t.coefficients)
+        features, state = expand(t.q, t.degrees, t.coefficients), _weighted(t)
+        through_state = dnumerators
+        if t.nonnegative:
+            dropped = _is_rounding_error(features, state, features.mT @ state[..., -1:])
+            through_state = dnumerators.masked_fill(dropped, 0)
+        dstate = features @ through_state
+        if t.degrees != (1,):
+            dstate.mul_(feature_weights(t.q.shape[-2], t.degrees, t.q))
+        dq, dcoefficients = contract(t.q, state @ through_state.mT, t.degrees, t.coefficients)
     if t.keys is not None and t.values is not None:
         s = t.q.mT @ t.keys
-        dvalues = _hide(similarity(s, t.degrees, t.coefficients), t.visible).mT @ dnumerators
+        sim = _similarity(t, s)
+        slope = similarity_slope(s, t.degrees, t.coefficients)
+        if _may_round_below_zero(t):
+            slope.masked_fill_(sim <= 0, 0)
+        dvalues = _hide(sim, t.visible).mT @ dnumerators
         dsim = _hide(dnumerators @ t.values.mT, t.visible)
         if coefficients:
             direct = coefficient_grads(s, dsim, t.degrees)
             dcoefficients = direct if dcoefficients is None else dcoefficients + direct
-        ds = dsim.mul_(similarity_slope(s, t.degrees, t.coefficients))
+        ds = dsim.mul_(slope)
         dq = dq + t.keys @ ds.mT
         dkeys = t.q @ ds
     return TileGrads(
@@ -74,22 +89,35 @@ def attend_backward(t: TileInputs, dnumerators: Float[Tensor, "X Hk R D1"], *, c
     )
 
 
-def normalizers(
-    t: TileInputs, numerators: Float[Tensor, "X Hk R D1"], *, eps: float, nonnegative: bool
-) -> Float[Tensor, "X Hk R 1"]:
+def normalizers(numerators: Float[Tensor, "X Hk R D1"], *, eps: float, nonnegative: bool) -> Float[Tensor, "X Hk R 1"]:
     """What the numerators are divided by: their last column plus eps.
 
-    For a non-negative kernel a normaliser of zero means that every similarity is zero, and the output is then 0:
-    inf is returned. Through a state, zero comes out as rounding error of either sign, and so do the numerators; their
-    quotient could be anything. So a normaliser within rounding error of zero counts as zero.
+    For a non-negative kernel a sum of zero means that every similarity is zero. The output is then 0: inf is returned.
     """
     normalizer = numerators[..., -1:]
-    if not nonnegative:
-        return normalizer + eps
-    floor = torch.zeros_like(normalizer)
-    if t.state is not None and t.degrees != (1,):  # features of degree 1 are a feature map's: never negative
-        floor = rounding_floor(t.q, t.state[..., -1], t.degrees, t.coefficients)[..., None]
-    return torch.where(normalizer > floor, normalizer + eps, torch.inf)
+    return torch.where(normalizer > 0, normalizer + eps, torch.inf) if nonnegative else normalizer + eps
+
+
+def _similarity(t: TileInputs, s: Tensor) -> Tensor:
+    sim = similarity(s, t.degrees, t.coefficients)
+    return sim.clamp_(min=0) if _may_round_below_zero(t) else sim
+
+
+def _may_round_below_zero(t: TileInputs) -> bool:
+    """A non-negative sum of several terms can, near its root; a single even power cannot."""
+    return t.nonnegative and len(t.degrees) > 1
+
+
+def _is_rounding_error(
+    features: Float[Tensor, "X Hk E R"], state: Float[Tensor, "X Hk E D1"], normalizer: Float[Tensor, "X Hk R 1"]
+) -> Bool[Tensor, "X Hk R 1"]:
+    """Where the part of the normaliser that comes from the state is zero up to rounding.
+
+    A zero arrives there as products that cancel, i.e. as rounding error of either sign, and in the numerators too:
+    their quotient could be anything. Features that are never negative do not cancel, and never count as zero here.
+    """
+    magnitude = features.abs().mT @ state[..., -1:].abs()
+    return normalizer <= magnitude * rounding(normalizer.dtype)
 
 
 def _weighted(t: TileInputs) -> Tensor:

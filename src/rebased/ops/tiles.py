@@ -16,9 +16,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-ROWS_PER_TILE = 32
-"""Of gathered tiles. A tile reads one state of E·D numbers: rows share that cost, empty rows waste the products."""
-
 
 @dataclass(frozen=True)
 class DenseTiles:
@@ -69,8 +66,10 @@ class GatheredTiles:
 Tiles = DenseTiles | GatheredTiles
 
 
-def gather_tiles(at: Int[Tensor, "B P"], start: int, num_chunks: int, chunk_size: int) -> GatheredTiles | None:
-    """Sort the queries that fall in a block into tiles; ``None`` if there are none."""
+def gather_tiles(
+    at: Int[Tensor, "B P"], start: int, num_chunks: int, chunk_size: int, num_rows: int
+) -> GatheredTiles | None:
+    """Sort the queries that fall in a block into tiles of ``num_rows``; ``None`` if there are none."""
     inside = (at >= start) & (at < start + num_chunks * chunk_size)
     batch, query = inside.nonzero(as_tuple=True)
     if batch.numel() == 0:
@@ -79,10 +78,10 @@ def gather_tiles(at: Int[Tensor, "B P"], start: int, num_chunks: int, chunk_size
     chunk, order = (batch * num_chunks + offset // chunk_size).sort(stable=True)
     counts = torch.bincount(chunk, minlength=at.shape[0] * num_chunks)
     rank = torch.arange(chunk.numel(), device=at.device) - (counts.cumsum(0) - counts)[chunk]
-    num_tiles = (counts + ROWS_PER_TILE - 1) // ROWS_PER_TILE
-    tile = (num_tiles.cumsum(0) - num_tiles)[chunk] + rank // ROWS_PER_TILE
-    row = rank % ROWS_PER_TILE
+    num_tiles = (counts + num_rows - 1) // num_rows
+    tile = (num_tiles.cumsum(0) - num_tiles)[chunk] + rank // num_rows
+    row = rank % num_rows
     chunk_of_tile = torch.repeat_interleave(num_tiles)
-    position = at.new_full((chunk_of_tile.numel(), ROWS_PER_TILE), -1)
+    position = at.new_full((chunk_of_tile.numel(), num_rows), -1)
     position[tile, row] = offset[order] % chunk_size
     return GatheredTiles(batch[order], query[order], tile, row, chunk_of_tile, position)

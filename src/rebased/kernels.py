@@ -103,7 +103,8 @@ class Kernel:
     ) -> Float[Tensor, "*B H T S"]:
         """Similarity of every query to every key, before masks and normalisation."""
         q_features = self.query_features(q, q_positions, scale=scale)
-        return torch.einsum("...the,...she->...hts", q_features, self.key_features(k, k_positions))
+        sim = torch.einsum("...the,...she->...hts", q_features, self.key_features(k, k_positions))
+        return sim.clamp(min=0) if self.nonnegative else sim  # products that cancel can round below zero
 
     def resolve(self, feature_dim: int, scale: float | None, eps: float, *, normalize: bool) -> tuple[float, float]:
         """The scale and eps that attention computes with, given what the caller asked for."""

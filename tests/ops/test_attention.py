@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cases import Case, cases
 from oracles import by_cumulative_sums, by_hand, with_gradients
-from rebased.kernels import BASED, REBASED
+from rebased.kernels import BASED, DPFP, ELEMENTWISE_SQUARE, REBASED, RFA, Kernel
 from rebased.ops import attention_matrix, blocks, chunked, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.problem import Part, Problem
 from tolerances import assert_close_in_float64
@@ -159,12 +159,15 @@ def test_a_prefix_ignores_what_follows(case: Case, chunk_size: int) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
-def test_masked_keys_may_hold_anything(backend: str, causal: bool) -> None:
+@pytest.mark.parametrize(
+    "kernel", [REBASED, BASED, ELEMENTWISE_SQUARE, DPFP(2), RFA(3)], ids=lambda kernel: kernel.name
+)
+def test_masked_keys_may_hold_anything(kernel: Kernel, backend: str, causal: bool) -> None:
     """NaN behind the mask reaches neither outputs nor gradients nor the state."""
     clean = random_inputs()
     mask = torch.tensor([[False, True, True, False, True, True, True, True, False]])
     dirty = [clean[0], *(x.masked_fill(~mask[..., None, None], torch.nan) for x in clean[1:])]
-    assert_equal_results(clean, dirty, places=mask[0], key_mask=mask, causal=causal, backend=backend)
+    assert_equal_results(clean, dirty, places=mask[0], kernel=kernel, key_mask=mask, causal=causal, backend=backend)
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])

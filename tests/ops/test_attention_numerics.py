@@ -14,11 +14,12 @@ from rebased.kernels import (
     REBASED,
     RELU,
     CosFormer,
+    FeatureMap,
     Kernel,
     Polynomial,
     Power,
 )
-from rebased.ops import initial_state, kernel_attention, kernel_attention_step
+from rebased.ops import attention_matrix, initial_state, kernel_attention, kernel_attention_step
 from tolerances import assert_close_in, relative_rms
 
 KERNELS = {
@@ -127,6 +128,74 @@ def test_queries_orthogonal_to_every_key_get_zero(route: str, kernel: Kernel, dt
         mask = torch.zeros(1, dtype=torch.bool)
         out, _ = kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state, kernel, key_mask=mask)
     assert (out == 0).all(), out.abs().max()
+
+
+@pytest.mark.parametrize("p", [2, 4, 6, 8])
+def test_powers_of_large_inputs_keep_their_value(p: int) -> None:
+    """Finite is not enough: sums of k^p beyond 1e19 once made every output 0."""
+    inputs = random_qkv(600, 4, 3, torch.float32)
+    inputs = {name: x.clamp(-3, 3) * 333 for name, x in inputs.items()}
+    expected = results({name: x.double() for name, x in inputs.items()}, Power(p), "reference")
+    actual, baseline = results(inputs, Power(p), "chunked"), results(inputs, Power(p), "reference")
+    assert_close_in(torch.float32, actual, expected, baseline)
+
+
+@pytest.mark.parametrize("route", ["chunked", "reference", "by steps"])
+def test_large_orthogonal_keys_do_not_hide_a_match(route: str) -> None:
+    """Whether the state's part is rounding error is judged by that part alone."""
+    k = torch.zeros(1, 400, 1, 2)
+    k[:, :256, :, 0] = 30.0
+    k[:, 256:, :, 1] = 0.1
+    q = torch.zeros_like(k)
+    q[..., 1] = 1
+    v = torch.ones(1, 400, 1, 1)
+    if route == "by steps":
+        state = initial_state(REBASED, 1, 1, 2, 1)
+        for t in range(300):
+            out, state = kernel_attention_step(q[:, t], k[:, t], v[:, t], state)
+        assert out.item() == pytest.approx(1)
+    else:
+        out = kernel_attention(q, k, v, backend=route)[0, :, 0, 0]
+        assert (out[:256] == 0).all()
+        torch.testing.assert_close(out[256:], torch.ones(144))
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_a_double_root_never_rounds_below_zero(backend: str) -> None:
+    """(0.5 + 3s)² as a sum of three terms, around its root: weights of both signs once gave outputs beyond ±9."""
+    kernel = Polynomial(0.25, 3.0, 9.0)
+    assert kernel.nonnegative
+    generator = torch.Generator().manual_seed(0)
+    s = -0.5 / 3 * (1 + 2e-4 * (torch.rand(50, 100, 1, 1, generator=generator) * 2 - 1))
+    v = torch.randint(0, 2, s.shape, generator=generator) * 2.0 - 1
+    assert (attention_matrix(torch.ones_like(s), s, kernel, scale=1.0) >= 0).all()
+    out = kernel_attention(torch.ones_like(s), s, v, kernel, scale=1.0, backend=backend)
+    assert out.abs().max() <= 1.05
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_signed_features_of_a_nonnegative_map_stay_in_range(backend: str) -> None:
+    """A user's map whose products cancel, on queries that are nearly orthogonal to every key."""
+    kernel = FeatureMap(lambda x: (x[..., :, None] * x[..., None, :]).flatten(-2), name="outer", nonnegative=True)
+    generator = torch.Generator().manual_seed(0)
+    rotation = torch.linalg.qr(torch.randn(3, 3, generator=generator))[0]
+    k = torch.randn(1, 700, 1, 3, generator=generator) * torch.tensor([1e-4, 1, 1]) @ rotation
+    v = torch.rand(1, 700, 1, 4, generator=generator)
+    _, state = kernel_attention(k, k, v, kernel, return_state=True)
+    for start in (None, state):
+        out = kernel_attention(rotation[:1].expand(1, 700, 1, 3), k, v, kernel, state=start, backend=backend)
+        # At the border of what counts as zero, rounding is a thirty-second of what is left.
+        assert out.min() >= -0.05
+        assert out.max() <= v.max() * 1.05
+
+
+def test_elu_plus_one_keeps_small_exponentials() -> None:
+    """elu(x) + 1 would round exp(-20) away; attention over such keys once came out as 0."""
+    inputs = random_qkv(100, 4, 3, torch.float32)
+    inputs |= {name: inputs[name] - 20 for name in ("q", "k")}
+    out = kernel_attention(*inputs.values(), ELU_PLUS_ONE, eps=0.0)
+    exact = kernel_attention(*(x.double() for x in inputs.values()), ELU_PLUS_ONE, eps=0.0, backend="reference")
+    assert relative_rms(out, exact) < 1e-5
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunked"])

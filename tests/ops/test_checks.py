@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rebased.kernels import BASED, REBASED, CosFormer, Polynomial
+from rebased.kernels import BASED, REBASED, CosFormer, Polynomial, Power
 from rebased.ops import (
     BACKENDS,
     KernelState,
@@ -397,3 +397,26 @@ def test_padding_beyond_max_len_is_no_position() -> None:
         torch.testing.assert_close(padded[:, :3], plain)
         out, _ = kernel_attention_step(q[:, 3], k[:, 3], v[:, 3], state, kernel, key_mask=mask[:, 3])
         torch.testing.assert_close(out, padded[:, 3])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_switches_are_true_or_false(operator: str) -> None:
+    for switch in {"attention": ("normalize", "causal", "return_state"), "matrix": ("normalize", "causal")}.get(
+        operator, ("normalize", "inplace")
+    ):
+        with pytest.raises(TypeError, match=switch):
+            OPERATORS[operator](**good_arguments(operator), **{switch: "no"})
+
+
+def test_more_features_than_a_state_can_hold() -> None:
+    q, v = torch.randn(1, 3, 1, 64), torch.randn(1, 3, 1, 2)
+    with pytest.raises(ValueError, match="feature_dim=64 gives"):
+        kernel_attention(q, q, v, Power(8))
+    with pytest.raises(ValueError, match="feature_dim=64 gives"):
+        initial_state(Power(8), 1, 1, 64, 2)
+    assert kernel_attention(q, q, v, Power(8), backend="reference").shape == v.shape
+
+
+def test_a_state_moves_between_devices_not_dtypes() -> None:
+    with pytest.raises(TypeError, match="device is torch"):
+        state_of().to(torch.float64)

@@ -93,8 +93,9 @@ def kernel_attention(
     Backends: "reference" is the definition, quadratic; "chunked" is linear, in plain torch; "auto" chooses. Raises
     ValueError (TypeError for a wrong type) that names the argument.
     """
-    call = _prepare(q, k, v, kernel, scale, eps, normalize, key_mask, state, cu_seqlens, at)
+    checks.check_settings(kernel, scale, eps, normalize=normalize, causal=causal, return_state=return_state)
     checks.check_backend(backend, BACKENDS)
+    call = _prepare(q, k, v, kernel, scale, eps, normalize, key_mask, state, cu_seqlens, at)
     if backend == "auto":
         backend = "chunked"
         if not torch.compiler.is_compiling():  # a log call would break the graph
@@ -127,6 +128,7 @@ def attention_matrix(
     Rows sum to 1 (to 0 where every similarity is zero), or to the normaliser without ``normalize``. float32, or
     float64 for float64 inputs.
     """
+    checks.check_settings(kernel, scale, eps, normalize=normalize, causal=causal)
     call = _prepare(q, k, k, kernel, scale, eps, normalize, key_mask, None, cu_seqlens, at)
     q, k = call.q.to(compute_dtype(call.q)), call.k.to(compute_dtype(call.q))
     if key_mask is not None:
@@ -177,7 +179,6 @@ def _prepare(
     at: Tensor | None,
 ) -> _Call:
     checks.check_qkv(q, k, v, axes="B T H F")
-    checks.check_settings(kernel, scale, eps)
     checks.check_queries(q, k, at)
     q, k, v = autocast_inputs(q, k, v)
     checks.check_same_dtype(q, k, v)
@@ -244,6 +245,7 @@ def _run_chunked(call: _Call, *, normalize: bool, causal: bool, return_state: bo
     coefficients = None
     if isinstance(kernel, TermKernel):
         degrees = kernel.degrees
+        count_features(kernel, q.shape[-1], dtype=q.dtype, device=q.device)  # raises if they are too many
         if not kernel.is_monic:
             num_sequences = q.shape[0] if call.cu_seqlens is None else call.cu_seqlens.shape[0] - 1
             coefficients = kernel.coefficients(q.shape[2], dtype=compute_dtype(q), device=q.device)

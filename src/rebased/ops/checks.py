@@ -51,7 +51,10 @@ def check_same_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"{name} has dtype {x.dtype}, q has {q.dtype}; outside autocast they must agree")
 
 
-def check_settings(kernel: Kernel, scale: float | None, eps: float) -> None:
+def check_settings(kernel: Kernel, scale: float | None, eps: float, **switches: bool) -> None:
+    for name, switch in switches.items():
+        if not isinstance(switch, bool):
+            raise TypeError(f"{name} is {switch!r}; it must be True or False")
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
     for name, value in (("scale", 1.0 if scale is None else scale), ("eps", eps)):
@@ -110,8 +113,9 @@ def check_state(
             raise ValueError(f"{name} has shape {_shape(x)}; these inputs need {tuple(expected)}")
         if x.device != device:
             raise ValueError(f"{name} is on {x.device}, q on {device}; all must be on one device")
-        if name in ("state.values", "state.normalizer") and x.dtype != dtype:
-            raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {dtype}")
+        needed = {"state.values": dtype, "state.normalizer": dtype, "state.count": torch.int64}.get(name, x.dtype)
+        if x.dtype != needed:
+            raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {needed}")
 
 
 def check_backend(backend: str, backends: tuple[str, ...]) -> None:

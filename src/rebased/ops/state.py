@@ -64,6 +64,8 @@ class KernelState:
         return sum(x.numel() * x.element_size() for x in self._tensors().values())
 
     def to(self, device: torch.device | str) -> "KernelState":
+        if isinstance(device, torch.dtype):
+            raise TypeError(f"device is {device}; a state's dtypes are what they are")
         return self._map(lambda x: x.to(device))
 
     def detach(self) -> "KernelState":
@@ -105,6 +107,9 @@ class KernelState:
 _TENSORS = ("values", "normalizer", "count", "values_residual", "normalizer_residual")
 
 
+MAX_FEATURES = 1 << 17
+
+
 def initial_state(
     kernel: Kernel,
     batch_size: int,
@@ -135,9 +140,18 @@ def initial_state(
 
 
 def count_features(kernel: Kernel, feature_dim: int, *, dtype: torch.dtype, device: torch.device | str | None) -> int:
-    """E. A feature map is tried out where it will be used: it may hold weights of one dtype on one device."""
+    """E. A feature map is tried out where it will be used: it may hold weights of one dtype on one device.
+
+    ValueError if a polynomial has more features than anyone would want to sum.
+    """
     if isinstance(kernel, TermKernel):
-        return kernel.num_features(feature_dim)
+        E = kernel.num_features(feature_dim)
+        if E > MAX_FEATURES:
+            raise ValueError(
+                f"feature_dim={feature_dim} gives {E} {kernel.name}, more than the {MAX_FEATURES} a state may hold; "
+                "use a smaller feature_dim or degree, or backend='reference' without a state"
+            )
+        return E
     return kernel.key_features(torch.zeros(1, 1, 1, feature_dim, dtype=dtype, device=device)).shape[-1]
 
 

@@ -33,8 +33,8 @@ def kernel_attention_step(
     held tokens 0..t-1. Where ``key_mask`` is False the token is not absorbed, and the output is that of the state
     alone. ``inplace`` writes the given state's tensors and returns the same object; it is not for training.
     """
+    checks.check_settings(kernel, scale, eps, normalize=normalize, inplace=inplace)
     checks.check_qkv(q, k, v, axes="B H F")
-    checks.check_settings(kernel, scale, eps)
     q, k, v = autocast_inputs(q, k, v)
     checks.check_same_dtype(q, k, v)
     E = count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)

@@ -50,7 +50,7 @@ def attend(t: TileInputs) -> Float[Tensor, "X Hk R D1"]:
         if t.nonnegative:
             numerators.masked_fill_(_is_rounding_error(features, state, numerators[..., -1:]), 0)
     if t.keys is not None and t.values is not None:
-        sim = _hide(_similarity(t, t.q.mT @ t.keys), t.visible)
+        sim = _hide(_clamp(t, similarity(t.q.mT @ t.keys, t.degrees, t.coefficients)), t.visible)
         numerators = sim @ t.values if numerators is None else numerators + sim @ t.values
     assert numerators is not None, "a tile needs a state or keys"
     return numerators
@@ -72,11 +72,11 @@ def attend_backward(t: TileInputs, dnumerators: Float[Tensor, "X Hk R D1"], *, c
         dq, dcoefficients = contract(t.q, state @ through_state.mT, t.degrees, t.coefficients)
     if t.keys is not None and t.values is not None:
         s = t.q.mT @ t.keys
-        sim = _similarity(t, s)
+        sim = similarity(s, t.degrees, t.coefficients)
         slope = similarity_slope(s, t.degrees, t.coefficients)
         if _may_round_below_zero(t):
-            slope.masked_fill_(sim <= 0, 0)
-        dvalues = _hide(sim, t.visible).mT @ dnumerators
+            slope.masked_fill_(sim < 0, 0)
+        dvalues = _hide(_clamp(t, sim), t.visible).mT @ dnumerators
         dsim = _hide(dnumerators @ t.values.mT, t.visible)
         if coefficients:
             direct = coefficient_grads(s, dsim, t.degrees)
@@ -98,14 +98,13 @@ def normalizers(numerators: Float[Tensor, "X Hk R D1"], *, eps: float, nonnegati
     return torch.where(normalizer > 0, normalizer + eps, torch.inf) if nonnegative else normalizer + eps
 
 
-def _similarity(t: TileInputs, s: Tensor) -> Tensor:
-    sim = similarity(s, t.degrees, t.coefficients)
-    return sim.clamp_(min=0) if _may_round_below_zero(t) else sim
+def _clamp(t: TileInputs, sim: Tensor) -> Tensor:
+    return sim.clamp(min=0) if _may_round_below_zero(t) else sim
 
 
 def _may_round_below_zero(t: TileInputs) -> bool:
-    """A non-negative sum of several terms can, near its root; a single even power cannot."""
-    return t.nonnegative and len(t.degrees) > 1
+    """A sum of several terms can, near its root, and so can a product of features; a single even power cannot."""
+    return t.nonnegative and (len(t.degrees) > 1 or t.degrees == (1,))
 
 
 def _is_rounding_error(

@@ -8,6 +8,7 @@ Axes: T query position, S key position, H heads, F ``feature_dim``, E expanded f
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -58,7 +59,7 @@ def _check_positive(name: str, value: int) -> None:
         raise ValueError(f"{name}={value!r} must be a positive integer")
 
 
-class Kernel:
+class Kernel(ABC):
     """Base of all kernels. Subclass `FeatureMap` for one of your own, or this for full control.
 
     Queries are multiplied by ``scale`` before anything else; ``None`` takes the kernel's default.
@@ -71,13 +72,15 @@ class Kernel:
     max_len: int | None = None
     """The number of positions the kernel can tell apart; ``None`` if it does not look at positions."""
 
+    @abstractmethod
     def default_scale(self, feature_dim: int) -> float:
-        raise NotImplementedError
+        """The scale that ``None`` stands for."""
 
+    @abstractmethod
     def num_features(self, feature_dim: int) -> int:
         """E, the number of features of a query or key of size ``feature_dim``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def query_features(
         self,
         q: Float[Tensor, "*B T H F"],
@@ -85,12 +88,13 @@ class Kernel:
         *,
         scale: float | None = None,
     ) -> Float[Tensor, "*B T H E"]:
-        raise NotImplementedError
+        """φ(scale · q), with the coefficients and weights that similarity has."""
 
+    @abstractmethod
     def key_features(
         self, k: Float[Tensor, "*B T H F"], positions: Int[Tensor, "*#B T"] | None = None
     ) -> Float[Tensor, "*B T H E"]:
-        raise NotImplementedError
+        """φ(k): what a state sums."""
 
     def similarity(
         self,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rebased.monomials import num_features
+from rebased.ops.dtypes import compute_dtype
 
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask, Tensor? state_values, "
@@ -40,7 +41,7 @@ class Arguments(NamedTuple):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        return torch.float64 if self.v.dtype == torch.float64 else torch.float32
+        return compute_dtype(self.v)
 
     @property
     def state_shape(self) -> tuple[int, int, int, int]:

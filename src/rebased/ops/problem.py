@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from rebased.monomials import num_features
+from rebased.ops.dtypes import compute_dtype
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Problem:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        return torch.float64 if self.v.dtype == torch.float64 else torch.float32
+        return compute_dtype(self.v)
 
     @property
     def state_shape(self) -> tuple[int, int, int, int]:

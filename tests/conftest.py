@@ -18,7 +18,7 @@ _INSIDE_THE_OPERATOR = (
     "tile_attention",
     "tiles",
 )
-if find_spec("beartype"):  # a borrowed GPU may lack it; CI never does
+if find_spec("beartype"):  # CI always has it; a machine with a GPU may not
     install_import_hook([f"rebased.ops.{module}" for module in _INSIDE_THE_OPERATOR], "beartype.beartype")
 
 if not torch.cuda.is_available():

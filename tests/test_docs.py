@@ -1,9 +1,12 @@
 """The code in the README and the docs runs, block after block, as a reader would type it."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from rebased.bench import OpsBenchResult
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,3 +32,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_readme_quotes_its_benchmark() -> None:
+    """Every row of the README's table says what the file says, rounded."""
+    result = OpsBenchResult.from_json(json.loads((ROOT / "benchmarks" / "ops-cpu.json").read_text()))
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert [int(length) for length, _ in rows] == list(result.config.lengths)
+    for length, rest in rows:
+        chunked, sdpa = result.at("chunked", int(length)), result.at("sdpa", int(length))
+        quoted = [cell.strip() for cell in rest.split("|")]
+        assert chunked.timing is not None
+        assert quoted[0] == f"{chunked.timing.median_seconds * 1e3:.0f} ms"
+        assert quoted[3] == f"{(chunked.peak_bytes or 0) / 2**20:.0f} MiB"
+        if sdpa.timing is not None:
+            assert quoted[1] == f"{sdpa.timing.median_seconds * 1e3:.0f} ms"
+            assert quoted[2] == f"{chunked.speedup_over_sdpa:.1f}×"
+            assert quoted[4] == f"{(sdpa.peak_bytes or 0) / 2**20:.0f} MiB"

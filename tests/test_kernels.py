@@ -466,7 +466,9 @@ def test_bad_argument_is_named(make: Callable[[], object], error: type[Exception
 
 def test_repr_names_the_kernel() -> None:
     assert repr(FeatureMap(torch.exp, name="exp")) == "FeatureMap(exp)"
-    assert repr(BASED) == "Polynomial(monomials of degree 0, 1, 2)"
+    assert repr(BASED) == "Polynomial(1, 1, 0.5)"
+    assert repr(Polynomial(0, torch.ones(3), 2)) == "Polynomial(0, tensor(3,), 2)"
+    assert repr(Power(4)) == "Power(4)"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])

@@ -180,7 +180,7 @@ def test_citation_can_be_cited() -> None:
 # ---- Imports go one way: each room may use those before it in the chain ----
 
 CHAIN = ["monomials", "kernels", "ops", "layers", "rebased", "models", "hf", "training"]
-"""DESIGN.md's order; "rebased" is the package's own ``__init__``, which re-exports kernels, ops and layers."""
+"""From the ground up; "rebased" is the package's own ``__init__``, which re-exports kernels, ops and layers."""
 MAY_IMPORT = {room: set(CHAIN[:index]) for index, room in enumerate(CHAIN)}
 MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] = set()
 MAY_IMPORT["analysis"] = MAY_IMPORT["hf"] | {"runs"}

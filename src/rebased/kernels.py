@@ -60,7 +60,7 @@ def _check_positive(name: str, value: int) -> None:
 
 
 class Kernel(ABC):
-    """Base of all kernels. Subclass `FeatureMap` for one of your own, or this for full control.
+    """Base of all kernels. Construct a `FeatureMap` for one of your own, or subclass this for full control.
 
     Queries are multiplied by ``scale`` before anything else; ``None`` takes the kernel's default.
     """
@@ -219,6 +219,10 @@ class Polynomial(TermKernel):
                 *(float(c) for c in given.values())
             )
         super().__init__(terms, nonnegative=nonnegative)
+        self._given = tuple(f"tensor{tuple(c.shape)}" if isinstance(c, Tensor) else f"{c:g}" for c in given.values())
+
+    def __repr__(self) -> str:
+        return f"Polynomial({', '.join(self._given)})"
 
 
 class Power(TermKernel):
@@ -233,6 +237,9 @@ class Power(TermKernel):
         # within float32 for inputs up to 1e3, and eps above its smallest normal number.
         self.shrink = {2: 1, 4: 1, 6: 1024, 8: 512}[p]
 
+    def __repr__(self) -> str:
+        return f"Power({self.degrees[0]})"
+
     def resolve(self, feature_dim: int, scale: float | None, eps: float, *, normalize: bool) -> tuple[float, float]:
         scale, eps = super().resolve(feature_dim, scale, eps, normalize=normalize)
         return (scale / self.shrink, eps / self.shrink ** self.degrees[0]) if normalize else (scale, eps)
@@ -242,7 +249,7 @@ class FeatureMap(Kernel):
     """``map(scale · q) · map(k)`` for any function of the last axis, written in torch.
 
     Set ``nonnegative`` if the map's values, or at least all their products, are never negative. ``name`` identifies
-    the map in saved states.
+    the map in states: give different maps different names.
     """
 
     def __init__(self, map: Callable[[Tensor], Tensor], *, name: str, nonnegative: bool = False) -> None:
@@ -330,6 +337,8 @@ class RFA(FeatureMap):
     def __init__(self, feature_dim: int, num_random: int = 64, *, seed: int = 0, sigma: float = 1.0) -> None:
         _check_positive("feature_dim", feature_dim)
         _check_positive("num_random", num_random)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"seed is {seed!r}; it must be an integer")
         if not isinstance(sigma, (int, float)):
             raise TypeError(f"sigma is {sigma!r}; it must be a number")
         if not 0 < sigma < math.inf:

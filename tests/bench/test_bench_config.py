@@ -28,6 +28,7 @@ from rebased.bench.config import OpsBenchConfig
         ("min_repetitions", 0, "min_repetitions: 0"),
         ("min_seconds", -1.0, "min_seconds=-1"),
         ("min_seconds", float("nan"), "min_seconds=nan"),
+        ("min_seconds", float("inf"), "min_seconds=inf"),
         ("max_reference_length", -1, "max_reference_length=-1"),
         ("max_sdpa_length", -1, "max_sdpa_length=-1"),
     ],
@@ -41,7 +42,12 @@ def test_absent_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = OpsBenchConfig(device="cuda")
     with pytest.raises(ValueError, match="device: 'cuda' was asked for"):
-        config.check_device()
+        config.check_machine()
+
+
+def test_more_threads_than_processors() -> None:
+    with pytest.raises(ValueError, match="threads: 99999 is more than"):
+        OpsBenchConfig(threads=99999).check_machine()
 
 
 def test_sdpa_comes_last() -> None:

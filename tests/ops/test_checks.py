@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rebased.kernels import BASED, REBASED, CosFormer, Polynomial, Power
+from rebased.kernels import BASED, REBASED, CosFormer, FeatureMap, Polynomial, Power
 from rebased.ops import (
     BACKENDS,
     KernelState,
@@ -420,3 +420,10 @@ def test_more_features_than_a_state_can_hold() -> None:
 def test_a_state_moves_between_devices_not_dtypes() -> None:
     with pytest.raises(TypeError, match="device is torch"):
         state_of().to(torch.float64)
+
+
+def test_a_feature_map_keeps_the_axes() -> None:
+    q = torch.randn(1, 3, 2, 4)
+    kernel = FeatureMap(lambda x: x[..., 0], name="first entry")
+    with pytest.raises(ValueError, match="'first entry' maps"):
+        kernel_attention(q, q, q, kernel)

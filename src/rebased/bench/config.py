@@ -1,5 +1,7 @@
 """What a bench of the operators measures."""
 
+import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -72,11 +74,14 @@ class OpsBenchConfig:
         if self.threads is not None:
             _check_positive("threads", self.threads)
         for name in ("max_reference_length", "max_sdpa_length", "min_seconds"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be finite and not negative")
 
-    def check_device(self) -> None:
-        """Raise ValueError if this machine lacks ``device``. Construction does not: results are read anywhere."""
+    def check_machine(self) -> None:
+        """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
+        processors = os.cpu_count() or 1
+        if self.threads is not None and self.threads > processors:
+            raise ValueError(f"threads: {self.threads} is more than the {processors} processors of this machine")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
 

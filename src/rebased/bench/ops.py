@@ -29,7 +29,7 @@ def run_ops_bench(config: OpsBenchConfig, *, progress: Callable[[str], None] = _
     WrongBackendError, before anything is timed, if a backend is wrong. A candidate that is too long for its limit in
     ``config``, or for the device's memory, is recorded as skipped.
     """
-    config.check_device()
+    config.check_machine()
     contention = ContentionMeter()
     with _threads(config.threads):
         errors = {}

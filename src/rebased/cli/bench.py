@@ -21,7 +21,9 @@ from rebased.ops import BACKENDS
 
 __all__ = ["bench_app", "run_with_progress"]
 
-bench_app = typer.Typer(help="Time this package beside its peers, in one run.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Measure this package: speed beside its peers, accuracy over long streams.", no_args_is_help=True
+)
 _DEFAULTS = OpsBenchConfig()
 
 
@@ -81,7 +83,7 @@ def bench_ops(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_device()
+        config.check_machine()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if out is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from rebased.kernels import REBASED, Kernel, TermKernel
 from rebased.ops import checks, operator, reference
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
+from rebased.ops.normalize import divide
 from rebased.ops.positions import token_counts, token_positions
 from rebased.ops.state import KernelState, count_features
 
@@ -140,7 +141,7 @@ def attention_matrix(
     sim = sim.masked_fill(~visible[:, None], 0)
     if not normalize:
         return sim
-    return reference.divide(sim, sim.sum(dim=-1, keepdim=True), eps=call.eps, nonnegative=kernel.nonnegative)
+    return divide(sim, sim.sum(dim=-1, keepdim=True), eps=call.eps, nonnegative=kernel.nonnegative)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +246,7 @@ def _run_chunked(call: _Call, *, normalize: bool, causal: bool, return_state: bo
     coefficients = None
     if isinstance(kernel, TermKernel):
         degrees = kernel.degrees
-        count_features(kernel, q.shape[-1], dtype=q.dtype, device=q.device)  # raises if they are too many
+        count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)  # raises if they are too many
         if not kernel.is_monic:
             num_sequences = q.shape[0] if call.cu_seqlens is None else call.cu_seqlens.shape[0] - 1
             coefficients = kernel.coefficients(q.shape[2], dtype=compute_dtype(q), device=q.device)
@@ -257,6 +258,8 @@ def _run_chunked(call: _Call, *, normalize: bool, causal: bool, return_state: bo
         with no_autocast(q):
             q = kernel.query_features(q.to(compute_dtype(q)), call.q_positions, scale=scale)
             k = kernel.key_features(k.to(compute_dtype(k)), call.positions)
+        checks.check_features(kernel, q, call.q)
+        checks.check_features(kernel, k, call.k)
         degrees, scale = (1,), 1.0
     out, _, values, normalizer = operator.attend(
         q,

@@ -17,7 +17,7 @@ def preferred_chunk_size(p: Problem) -> int:
     Inside a chunk each token pays for C scores; between chunks it pays its share of a state, E·D / C. Timed on a CPU
     for E from 16 to 528 and D from 2 to 64, this was the fastest size or next to it.
     """
-    _, _, E, D1 = p.state_shape
+    _, _, E, D1 = p.sums_shape
     return min(max(2 ** round(math.log2(E * D1) / 2), 32), 256)
 
 
@@ -92,7 +92,7 @@ def _rows_per_tile(p: Problem, block: Block) -> int:
 
 def _columns(p: Problem) -> int:
     """The numbers a query needs at a time: its features, or its scores within a chunk."""
-    return max(p.state_shape[2], preferred_chunk_size(p))
+    return max(p.sums_shape[2], preferred_chunk_size(p))
 
 
 def _budget(p: Problem) -> int:

@@ -1,4 +1,4 @@
-"""What a caller can get wrong: every check of the operators' arguments, and the words for it.
+"""What a caller can get wrong: the checks of the operators' arguments, and the words for it.
 
 Checks of shapes and types are plain Python. Checks of values (positions, borders) are operators that return their
 input: they run when the numbers are there, also inside a compiled graph.
@@ -116,6 +116,14 @@ def check_state(
         needed = {"state.values": dtype, "state.normalizer": dtype, "state.count": torch.int64}.get(name, x.dtype)
         if x.dtype != needed:
             raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {needed}")
+
+
+def check_features(kernel: Kernel, features: Tensor, x: Tensor) -> None:
+    """What a feature map made of x."""
+    if features.ndim != x.ndim or features.shape[:-1] != x.shape[:-1]:
+        raise ValueError(
+            f"kernel {kernel.name!r} maps {_shape(x)} to {_shape(features)}; it must keep all axes but the last"
+        )
 
 
 def check_backend(backend: str, backends: tuple[str, ...]) -> None:

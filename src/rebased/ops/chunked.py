@@ -53,7 +53,7 @@ def forward(
     """Output, normaliser (see `normalizers`) and, if asked for, Σ φ(k)vᵀ over these keys."""
     out = p.v.new_zeros(*p.q.shape[:3], p.v.shape[-1])
     normalizer = p.q.new_ones(*p.q.shape[:3], 1, dtype=p.compute_dtype)
-    sums = p.q.new_zeros(p.state_shape, dtype=p.compute_dtype) if return_sums else None
+    sums = p.q.new_zeros(p.sums_shape, dtype=p.compute_dtype) if return_sums else None
     for part in parts(p):
         into = _Results(
             part.of_queries(out),
@@ -189,7 +189,7 @@ def _backward_through_state(p: Problem, results: _Results, dout: Tensor, dsums: 
     blocks = key_blocks(p)
     for block in blocks:
         _, state = _advance(p, block, state, *_load_keys(p, block))
-    dstate = p.q.new_zeros(p.state_shape, dtype=p.compute_dtype)
+    dstate = p.q.new_zeros(p.sums_shape, dtype=p.compute_dtype)
     for tiles in query_blocks(p):
         inputs = _tile_inputs(p, tiles, state)
         dnumerators = _dnumerators(p, tiles, inputs, results, dout)

@@ -50,7 +50,8 @@ class Problem:
         return compute_dtype(self.v)
 
     @property
-    def state_shape(self) -> tuple[int, int, int, int]:
+    def sums_shape(self) -> tuple[int, int, int, int]:
+        """Of a state as it is computed with: values and normaliser side by side."""
         B, _, Hk, D = self.v.shape
         return B, Hk, num_features(self.q.shape[-1], self.degrees), D + 1
 

@@ -1,6 +1,6 @@
 """Kernel attention as it is defined: every similarity of every query and key, quadratic in time and memory.
 
-In float64 this is the oracle the other backends are held to. It shares nothing with them but the kernel.
+In float64 this is the oracle the other backends are held to. It shares no arithmetic with them but the kernel's.
 """
 
 import torch
@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rebased.kernels import Kernel
-from rebased.ops.dtypes import rounding
+from rebased.ops.normalize import divide, drop_rounding
 from rebased.ops.positions import sequence_of
 from rebased.ops.state import KernelState
 
@@ -77,23 +77,6 @@ def attend(
     if not return_state:
         return out, None, None
     return out, *_key_sums(kernel.key_features(k, positions), v, key_mask, cu_seqlens)
-
-
-def drop_rounding(
-    numerator: Float[Tensor, "*B D"], normalizer: Float[Tensor, "*B 1"], magnitude: Float[Tensor, "*B 1"]
-) -> tuple[Float[Tensor, "*B D"], Float[Tensor, "*B 1"]]:
-    """A state's part of the sums, set to zero where its normaliser is rounding error: see docs/numerics.md."""
-    real = normalizer > magnitude * rounding(normalizer.dtype)
-    return numerator.where(real, 0), normalizer.where(real, 0)
-
-
-def divide(
-    numerator: Float[Tensor, "*B D"], normalizer: Float[Tensor, "*B 1"], *, eps: float, nonnegative: bool
-) -> Float[Tensor, "*B D"]:
-    """The quotient numerator / (normalizer + eps), and 0 where a non-negative kernel's normaliser is zero."""
-    if not nonnegative:
-        return numerator / (normalizer + eps)
-    return numerator / torch.where(normalizer > 0, normalizer + eps, torch.inf)
 
 
 def _per_query(sums: Tensor, cu_seqlens: Tensor | None, at: Tensor | None, q: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree
 
-from rebased.kernels import Kernel, TermKernel
+from rebased.kernels import FeatureMap, Kernel
+from rebased.ops.dtypes import no_autocast
 
 __all__ = ["KernelState", "initial_state"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelState:
     """Sums over the keys seen so far: ``values = Σ φ(k) vᵀ``, ``normalizer = Σ φ(k)``, and their ``count``.
 
@@ -29,7 +30,7 @@ class KernelState:
     normalizer: Float[Tensor, "B Hk E"]
     count: Int[Tensor, " B"]
     kernel: str
-    """The name of the kernel whose features were summed; no other kernel takes this state."""
+    """The name of the kernel whose features were summed; only kernels of that name take this state."""
     values_residual: Float[Tensor, "B Hk E D"] | None = None
     normalizer_residual: Float[Tensor, "B Hk E"] | None = None
 
@@ -58,6 +59,10 @@ class KernelState:
         for mine, theirs in zip(self._tensors().values(), new._tensors().values(), strict=True):
             mine.copy_(theirs)
         return self
+
+    def __repr__(self) -> str:
+        shape, dtype, device = tuple(self.values.shape), self.values.dtype, self.values.device
+        return f"KernelState({self.kernel!r}, values={shape}, {dtype}, device={str(device)!r}, {self.nbytes} bytes)"
 
     @property
     def nbytes(self) -> int:
@@ -123,10 +128,11 @@ def initial_state(
     """The state before the first token. ``num_heads`` counts key heads; ``dtype`` is float32 or float64."""
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
-    if batch_size < 0:
-        raise ValueError(f"batch_size={batch_size} must not be negative")
-    for name, size in (("num_heads", num_heads), ("feature_dim", feature_dim), ("head_dim", head_dim)):
-        if size < 1:
+    sizes = {"batch_size": batch_size, "num_heads": num_heads, "feature_dim": feature_dim, "head_dim": head_dim}
+    for name, size in sizes.items():
+        if isinstance(size, float):
+            raise TypeError(f"{name} is {size}; it must be an integer")
+        if size < (0 if name == "batch_size" else 1):
             raise ValueError(f"{name}={size} must be positive")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} must be torch.float32 or torch.float64: sums are not kept in less")
@@ -144,15 +150,17 @@ def count_features(kernel: Kernel, feature_dim: int, *, dtype: torch.dtype, devi
 
     ValueError if a polynomial has more features than anyone would want to sum.
     """
-    if isinstance(kernel, TermKernel):
-        E = kernel.num_features(feature_dim)
-        if E > MAX_FEATURES:
-            raise ValueError(
-                f"feature_dim={feature_dim} gives {E} {kernel.name}, more than the {MAX_FEATURES} a state may hold; "
-                "use a smaller feature_dim or degree, or backend='reference' without a state"
-            )
-        return E
-    return kernel.key_features(torch.zeros(1, 1, 1, feature_dim, dtype=dtype, device=device)).shape[-1]
+    if type(kernel).num_features is FeatureMap.num_features:
+        probe = torch.zeros(1, 1, 1, feature_dim, dtype=dtype, device=device)
+        with no_autocast(probe):
+            return kernel.key_features(probe).shape[-1]
+    E = kernel.num_features(feature_dim)
+    if E > MAX_FEATURES:
+        raise ValueError(
+            f"feature_dim={feature_dim} gives {E} {kernel.name}, more than the {MAX_FEATURES} a state may hold; "
+            "use a smaller feature_dim or degree, or backend='reference' without a state"
+        )
+    return E
 
 
 def _no_residual(sums: Tensor) -> Tensor | None:

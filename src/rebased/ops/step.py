@@ -7,8 +7,8 @@ from torch import Tensor
 from rebased.kernels import REBASED, Kernel
 from rebased.ops import checks
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
+from rebased.ops.normalize import divide, drop_rounding
 from rebased.ops.positions import token_positions
-from rebased.ops.reference import divide, drop_rounding
 from rebased.ops.state import KernelState, count_features
 
 __all__ = ["kernel_attention_step"]

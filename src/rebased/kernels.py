@@ -37,6 +37,12 @@ __all__ = [
 Coefficient = float | Tensor
 
 
+def check_kernel(kernel: object) -> None:
+    """TypeError for anything but a kernel, such as the name of one."""
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
+
+
 def _never_negative(c0: float, c1: float, c2: float) -> bool:
     return c0 >= 0 and c2 >= 0 and c1 * c1 <= 4 * c0 * c2
 

@@ -89,7 +89,8 @@ def kernel_attention(
     batch size N. ``at`` (B, P): the queries are only these P positions among the T keys, in any order.
 
     Sums are kept in float32, for float64 inputs in float64; under autocast inputs are cast first. For non-negative
-    kernels the output is finite and inside the range of v and 0, and 0 where every similarity is zero.
+    kernels the output is finite, inside the range of v and 0 up to rounding (docs/numerics.md says how far), and 0
+    where every similarity is zero.
 
     Backends: "reference" is the definition, quadratic; "chunked" is linear, in plain torch; "auto" chooses. Raises
     ValueError (TypeError for a wrong type) that names the argument.

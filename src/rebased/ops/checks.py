@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rebased.kernels import Kernel
+from rebased.kernels import Kernel, check_kernel
 from rebased.ops.opaque import define_operator
 from rebased.ops.state import KernelState
 
@@ -55,8 +55,7 @@ def check_settings(kernel: Kernel, scale: float | None, eps: float, **switches: 
     for name, switch in switches.items():
         if not isinstance(switch, bool):
             raise TypeError(f"{name} is {switch!r}; it must be True or False")
-    if not isinstance(kernel, Kernel):
-        raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
+    check_kernel(kernel)
     for name, value in (("scale", 1.0 if scale is None else scale), ("eps", eps)):
         if isinstance(value, (bool, Tensor)) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} is {value!r}; it must be a number")

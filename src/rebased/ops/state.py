@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree
 
-from rebased.kernels import FeatureMap, Kernel
+from rebased.kernels import FeatureMap, Kernel, check_kernel
 from rebased.ops.dtypes import no_autocast
 
 __all__ = ["KernelState", "initial_state"]
@@ -126,8 +126,7 @@ def initial_state(
     dtype: torch.dtype = torch.float32,
 ) -> KernelState:
     """The state before the first token. ``num_heads`` counts key heads; ``dtype`` is float32 or float64."""
-    if not isinstance(kernel, Kernel):
-        raise TypeError(f"kernel is {kernel!r}; it must be a rebased.kernels.Kernel such as REBASED")
+    check_kernel(kernel)
     sizes = {"batch_size": batch_size, "num_heads": num_heads, "feature_dim": feature_dim, "head_dim": head_dim}
     for name, size in sizes.items():
         if isinstance(size, float):

@@ -61,8 +61,10 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, max_len: int = 40, max_feature_dim: int = 7) -> Case:
-    kernel_name = draw(st.sampled_from(KERNELS))
+def cases(
+    draw: st.DrawFn, *, max_len: int = 40, max_feature_dim: int = 7, kernels: tuple[str, ...] = KERNELS
+) -> Case:
+    kernel_name = draw(st.sampled_from(kernels))
     batch_size = draw(st.integers(1, 3))
     packed = draw(st.booleans())
     seq_len = draw(st.integers(0, max_len))

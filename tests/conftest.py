@@ -1,10 +1,14 @@
 """Set up before any of the package is imported: shape checks inside the operator, poisoned allocations, profiles."""
 
+import os
 from importlib.util import find_spec
 
 import hypothesis
 import torch
 from jaxtyping import install_import_hook
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 
 # jaxtyping's checks at runtime break fullgraph compilation, so they cover what torch never traces into.
 _INSIDE_THE_OPERATOR = (

@@ -11,7 +11,7 @@ from rebased.ops.dtypes import compute_dtype
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask, Tensor? state_values, "
     "Tensor? state_normalizer, Tensor? cu_seqlens, Tensor? at, int[] degrees, float scale, float eps, "
-    "bool normalize, bool causal, bool nonnegative"
+    "bool normalize, bool causal, bool nonnegative, str backend"
 )
 """The arguments in torch's schema language."""
 
@@ -34,6 +34,7 @@ class Arguments(NamedTuple):
     normalize: bool
     causal: bool
     nonnegative: bool
+    backend: str
 
     @property
     def num_sequences(self) -> int:

@@ -17,7 +17,7 @@ from rebased.ops.state import KernelState, count_features
 
 __all__ = ["BACKENDS", "attention_matrix", "kernel_attention"]
 
-BACKENDS = ("reference", "chunked")
+BACKENDS = ("reference", "chunked", "triton")
 """What ``backend`` may name, beside "auto"."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -102,8 +102,12 @@ def kernel_attention(
         backend = "chunked"
         if not torch.compiler.is_compiling():  # a log call would break the graph
             _LOGGER.debug("backend='auto' chose %r for %s on %s", backend, tuple(q.shape), q.device)
-    run = _run_reference if backend == "reference" else _run_chunked
-    out, values, normalizer = run(call, normalize=normalize, causal=causal, return_state=return_state)
+    if backend == "reference":
+        out, values, normalizer = _run_reference(call, normalize=normalize, causal=causal, return_state=return_state)
+    else:
+        out, values, normalizer = _run_operator(
+            call, backend, normalize=normalize, causal=causal, return_state=return_state
+        )
     if values is None or normalizer is None:
         return out
     count = token_counts(call.key_mask, call.cu_seqlens, call.k)
@@ -242,7 +246,7 @@ def _run_reference(call: _Call, *, normalize: bool, causal: bool, return_state: 
     return out.to(call.v.dtype), values, normalizer
 
 
-def _run_chunked(call: _Call, *, normalize: bool, causal: bool, return_state: bool) -> Sums:
+def _run_operator(call: _Call, backend: str, *, normalize: bool, causal: bool, return_state: bool) -> Sums:
     kernel, q, k, scale = call.kernel, call.q, call.k, call.scale
     coefficients = None
     if isinstance(kernel, TermKernel):
@@ -278,6 +282,7 @@ def _run_chunked(call: _Call, *, normalize: bool, causal: bool, return_state: bo
         normalize,
         causal,
         kernel.nonnegative,
+        backend,
         return_state,
     )
     return (out, values, normalizer) if return_state else (out, None, None)

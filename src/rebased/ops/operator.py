@@ -25,6 +25,11 @@ from rebased.ops.problem import Problem
 
 def _attend(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     a, return_sums = Arguments(*inputs[:NUM_ARGUMENTS]), inputs[-1]
+    if _runs_on_triton(a):
+        from rebased.ops.triton import driver
+
+        out, normalizer, sums = driver.forward(a, return_sums=return_sums)
+        return out, normalizer, *_split(a, sums)
     state = _join(a.state_values, a.state_normalizer)
     if a.cu_seqlens is None:
         out, normalizer, sums = chunked.forward(_whole(a, state), return_sums=return_sums)
@@ -47,7 +52,14 @@ def _attend(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     out, normalizer, dout, dvalues, dnormalizer, *rest, coefficients = inputs
     a = Arguments(*rest)
-    state, dsums = _join(a.state_values, a.state_normalizer), _join_grads(a, dvalues, dnormalizer)
+    dsums = _join_grads(a, dvalues, dnormalizer)
+    if _runs_on_triton(a):
+        from rebased.ops.triton import driver
+
+        found = driver.backward(a, out, normalizer, dout, dsums, coefficients=coefficients)
+        dcoefficients = _nothing(a) if found.coefficients is None else found.coefficients
+        return found.q, found.k, found.v, dcoefficients, *_split(a, found.state)
+    state = _join(a.state_values, a.state_normalizer)
     if a.cu_seqlens is None:
         grads = chunked.backward(_whole(a, state), out, normalizer, dout, dsums, coefficients=coefficients)
         dcoefficients = _nothing(a) if grads.coefficients is None else grads.coefficients.sum(dim=1)
@@ -72,6 +84,10 @@ def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
         if dstate is not None and grads.state is not None:
             dstate[group.sequences] = grads.state
     return dq, dk, dv, dcoefficients, *_split(a, dstate)
+
+
+def _runs_on_triton(a: Arguments) -> bool:
+    return a.backend == "triton" and a.q.numel() > 0 and a.k.numel() > 0
 
 
 def _whole(a: Arguments, state: Tensor | None) -> Problem:

@@ -1,0 +1,1 @@
+"""Kernel attention in Triton: see `rebased.ops.triton.driver`."""

@@ -1,0 +1,203 @@
+"""Outputs: each tile of queries meets the state before its chunk and the keys inside it."""
+
+import triton
+import triton.language as tl
+
+from rebased.ops.triton.tiles import (
+    dot_precisely,
+    load_coefficients,
+    load_columns,
+    load_rows,
+    locate,
+    products,
+    similarity,
+)
+
+
+@triton.jit
+def forward_kernel(
+    q,
+    k,
+    v,
+    out,
+    normalizer,
+    key_mask,
+    coefficients,
+    prefix,
+    prefix_moments,
+    table,
+    order,
+    positions,
+    q_batch,
+    q_time,
+    q_head,
+    k_batch,
+    k_time,
+    k_head,
+    v_batch,
+    v_time,
+    v_head,
+    num_queries,
+    num_keys,
+    tiles_per_row,
+    num_heads,
+    scale,
+    eps,
+    GROUP: tl.constexpr,
+    F: tl.constexpr,
+    FP: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    NUM_I: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TABLE: tl.constexpr,
+    PACKED: tl.constexpr,
+    GATHERED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_STATE: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_COEFFICIENTS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    NONNEGATIVE: tl.constexpr,
+    DROP: tl.constexpr,
+    CLAMP: tl.constexpr,
+    ROUNDING: tl.constexpr,
+):
+    """One program: one tile of queries of one head. Of the normaliser, the sign says that the state was dropped."""
+    tile = tl.program_id(0) % tiles_per_row
+    head = tl.program_id(0) // tiles_per_row % num_heads
+    tile += tl.program_id(0) // tiles_per_row // num_heads * tiles_per_row
+    sequence, start, end, chunk, chunk_start, sequence_end = locate(
+        tile, table, num_queries, tiles_per_row, ROWS, CHUNK, TABLE
+    )
+    if end <= start:
+        return
+    if not CAUSAL:
+        chunk = sequence
+    batch = sequence.to(tl.int64)
+    if PACKED:
+        batch *= 0
+    key_head = head // GROUP
+    num_key_heads = num_heads // GROUP
+    q += batch * q_batch + head.to(tl.int64) * q_head
+    k += batch * k_batch + key_head.to(tl.int64) * k_head
+    v += batch * v_batch + key_head.to(tl.int64) * v_head
+    key_mask += batch * num_keys
+    index = start + tl.arange(0, ROWS)
+    real = index < end
+    row = index.to(tl.int64)
+    position = index
+    if GATHERED:
+        row = tl.load(order + index, mask=real, other=0).to(tl.int64)
+        position = tl.load(positions + index, mask=real, other=-1)
+    c0, c1, c2 = load_coefficients(coefficients, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2)
+    queries = load_rows(q, row, real, q_time, F, FP, OPERAND)
+    numerator = tl.zeros((ROWS, DP), tl.float32)
+    denominator = tl.zeros((ROWS,), tl.float32)
+    dropped = denominator > 0.0
+
+    if HAS_STATE:
+        FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
+        LINEAR: tl.constexpr = TERM2 * FP * FP
+        CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
+        i = tl.arange(0, FP)
+        d = tl.arange(0, DP)
+        prefix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
+        prefix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        magnitude = tl.zeros((ROWS,), tl.float32)
+        precise = queries.to(tl.float32)
+        if TERM2:
+            for group in tl.static_range(FP // NUM_I):
+                some = load_columns(q, row, real, q_time, group * NUM_I, NUM_I, F, FP, OPERAND)
+                feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
+                state = tl.load(prefix + feature[:, None] * DP + d[None, :])
+                features = products(some, queries, ROWS, NUM_I, FP)
+                numerator = tl.dot(features, state, numerator, input_precision=PRECISION)
+            numerator *= c2
+            if NORMALIZE:
+                square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
+                terms = dot_precisely(queries, square, PRECISION) * precise
+                denominator += tl.sum(terms, axis=1) * c2
+                if DROP:
+                    terms = tl.dot(tl.abs(queries), tl.abs(square).to(OPERAND), input_precision=PRECISION)
+                    magnitude += tl.sum(terms * tl.abs(precise), axis=1) * tl.abs(c2)
+        if TERM1:
+            state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
+            numerator += tl.dot(queries, state, input_precision=PRECISION) * c1
+            terms = precise * tl.load(prefix_moments + LINEAR + i)[None, :]
+            denominator += tl.sum(terms, axis=1) * c1
+            magnitude += tl.sum(tl.abs(terms), axis=1) * tl.abs(c1)
+        if TERM0:
+            numerator += tl.load(prefix + CONSTANT * DP + d).to(tl.float32)[None, :] * c0
+            term = tl.load(prefix_moments + CONSTANT) * c0
+            denominator += term
+            magnitude += tl.abs(term)
+        if DROP:
+            dropped = denominator <= magnitude * ROUNDING
+            numerator = tl.where(dropped[:, None], 0.0, numerator)
+            denominator = tl.where(dropped, 0.0, denominator)
+
+    if CAUSAL:
+        k0 = c0
+        k1 = c1 * scale
+        k2 = c2 * scale * scale
+        chunk_end = tl.minimum(chunk_start + CHUNK, sequence_end)
+        # Keys before all of the tile's queries need no mask; gathered queries may lie anywhere in the chunk.
+        border = chunk_start
+        if not GATHERED:
+            border = start
+            chunk_end = tl.minimum(chunk_end, end)
+        column = tl.arange(0, COLUMNS)
+        for first in range(chunk_start, border, COLUMNS):
+            key = first + column
+            visible = key < border
+            if HAS_MASK:
+                visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
+            at_key = key.to(tl.int64)
+            keys = load_rows(k, at_key, visible, k_time, F, FP, OPERAND)
+            values = load_rows(v, at_key, visible, v_time, D, DP, OPERAND)
+            s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
+            if CLAMP:
+                sim = tl.maximum(sim, 0.0)
+            if TERM0:
+                sim = tl.where(visible[None, :], sim, 0.0)
+            denominator += tl.sum(sim, axis=1)
+            numerator = tl.dot(sim.to(OPERAND), values, numerator, input_precision=PRECISION)
+        for first in range(border, chunk_end, COLUMNS):
+            key = first + column
+            visible = key < chunk_end
+            if HAS_MASK:
+                visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
+            at_key = key.to(tl.int64)
+            keys = load_rows(k, at_key, visible, k_time, F, FP, OPERAND)
+            values = load_rows(v, at_key, visible, v_time, D, DP, OPERAND)
+            s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
+            if CLAMP:
+                sim = tl.maximum(sim, 0.0)
+            sim = tl.where((key[None, :] <= position[:, None]) & visible[None, :], sim, 0.0)
+            denominator += tl.sum(sim, axis=1)
+            numerator = tl.dot(sim.to(OPERAND), values, numerator, input_precision=PRECISION)
+
+    at_query = (batch * num_queries + row) * num_heads + head
+    if NORMALIZE:
+        divisor = denominator + eps
+        if NONNEGATIVE:
+            divisor = tl.where(denominator > 0, divisor, float("inf"))
+        numerator /= divisor[:, None]
+        if DROP:
+            divisor = tl.where(dropped, -divisor, divisor)
+        tl.store(normalizer + at_query, divisor, mask=real)
+    d = tl.arange(0, DP)
+    mask = real[:, None]
+    if D != DP:
+        mask = mask & (d < D)[None, :]
+    tl.store(out + at_query[:, None] * D + d[None, :], numerator.to(out.dtype.element_ty), mask=mask)

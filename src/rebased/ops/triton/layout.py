@@ -1,0 +1,89 @@
+"""A state's features in two orders: packed, as `KernelState` has them, and square, as the kernels have them.
+
+Packed rows of degree two are the pairs a <= b; the square form has all pairs of FP indices, F padded, and its other
+degrees padded likewise. Sums of x_a·x_b are symmetric, so going from packed to square writes each off-diagonal row twice.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rebased.monomials import num_features
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rows of the square form hold the packed ones. The square form has the highest degree first."""
+
+    feature_dim: int
+    padded: int
+    degrees: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Of the square form."""
+        return sum(self.padded**degree for degree in self.degrees)
+
+    @property
+    def num_packed(self) -> int:
+        return num_features(self.feature_dim, self.degrees)
+
+    def to_square(self, packed: Float[Tensor, "N Hk E X"], *, scale: float) -> Float[Tensor, "N Hk rows X"]:
+        """Both triangles, times scale^degree; padding is zero."""
+        square = packed.new_zeros(*packed.shape[:2], self.num_rows, packed.shape[-1])
+        upper, lower = self._rows(packed.device)
+        weighted = packed * self._weights(scale, packed)
+        square[:, :, upper] = weighted
+        square[:, :, lower] = weighted
+        return square
+
+    def to_square_transposed(self, packed: Float[Tensor, "N Hk E X"]) -> Float[Tensor, "N Hk rows X"]:
+        """The gradient of `to_packed`, shared evenly between the triangles so as to be symmetric."""
+        square = packed.new_zeros(*packed.shape[:2], self.num_rows, packed.shape[-1])
+        upper, lower = self._rows(packed.device)
+        half = packed / 2
+        square[:, :, upper] += half
+        square[:, :, lower] += half
+        return square
+
+    def to_packed(self, square: Float[Tensor, "N Hk rows X"]) -> Float[Tensor, "N Hk E X"]:
+        """One of two equal triangles."""
+        return square[:, :, self._rows(square.device)[0]]
+
+    def to_packed_transposed(self, square: Float[Tensor, "N Hk rows X"], *, scale: float) -> Float[Tensor, "N Hk E X"]:
+        """The gradient of `to_square`."""
+        upper, lower = self._rows(square.device)
+        packed = square[:, :, upper] + square[:, :, lower] * (upper != lower)[:, None]
+        return packed * self._weights(scale, packed)
+
+    def scaled(self, square: Float[Tensor, "N Hk rows X"], *, scale: float) -> Float[Tensor, "N Hk rows X"]:
+        """Rows times scale^degree."""
+        degrees = self.degrees[::-1]
+        return square * _powers(scale, degrees, [self.padded**degree for degree in degrees], square)
+
+    def _weights(self, scale: float, packed: Tensor) -> Tensor:
+        sizes = [num_features(self.feature_dim, (degree,)) for degree in self.degrees]
+        return _powers(scale, self.degrees, sizes, packed)
+
+    def _rows(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """For each packed row its place in the upper triangle and in the lower one."""
+        upper, lower = [], []
+        for degree in self.degrees:
+            start = sum(self.padded**higher for higher in self.degrees if higher > degree)
+            if degree == 2:
+                a, b = torch.triu_indices(self.feature_dim, self.feature_dim, device=device)
+                upper.append(start + a * self.padded + b)
+                lower.append(start + b * self.padded + a)
+            else:
+                row = start + torch.arange(self.feature_dim**degree, device=device)
+                upper.append(row)
+                lower.append(row)
+        return torch.cat(upper), torch.cat(lower)
+
+
+def _powers(scale: float, degrees: tuple[int, ...], sizes: list[int], like: Tensor) -> Tensor:
+    """scale^degree for as many rows as each degree has, as a column."""
+    parts = [like.new_full((size, 1), scale**degree) for degree, size in zip(degrees, sizes, strict=True)]
+    return torch.cat(parts)

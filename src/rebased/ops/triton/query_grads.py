@@ -1,0 +1,241 @@
+"""Gradients of the queries and coefficients, and what the keys' gradients need to know of each query.
+
+With g = dout / normaliser, sim_ij enters the loss with slope g_i·v_j + e_i, where e_i = -g_i·out_i is the gradient of
+the normaliser. The two nearly cancel where a key outweighs all others, so they are added before anything is rounded.
+But e must be more precise than the stored output allows: Σ_j sim_ij g_i·v_j = g_i·out_i · normaliser comes along with the
+sums here, and what the estimate from the stored output lacks is made up for at the end.
+"""
+
+import triton
+import triton.language as tl
+
+from rebased.ops.triton.tiles import (
+    contract,
+    dot_precisely,
+    load_coefficients,
+    load_columns,
+    load_rows,
+    locate,
+    similarity,
+    slope,
+)
+
+
+@triton.jit
+def query_grads_kernel(
+    q,
+    k,
+    v,
+    out,
+    normalizer,
+    dout,
+    dq,
+    dnormalizer,
+    dcoefficients,
+    key_mask,
+    coefficients,
+    prefix,
+    prefix_moments,
+    table,
+    order,
+    positions,
+    q_batch,
+    q_time,
+    q_head,
+    k_batch,
+    k_time,
+    k_head,
+    v_batch,
+    v_time,
+    v_head,
+    num_queries,
+    num_keys,
+    tiles_per_row,
+    num_heads,
+    scale,
+    GROUP: tl.constexpr,
+    F: tl.constexpr,
+    FP: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    NUM_I: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TABLE: tl.constexpr,
+    PACKED: tl.constexpr,
+    GATHERED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_STATE: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_COEFFICIENTS: tl.constexpr,
+    COEFFICIENT_GRADS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    DROP: tl.constexpr,
+    CLAMP: tl.constexpr,
+):
+    """One program: one tile of queries of one head."""
+    tile = tl.program_id(0) % tiles_per_row
+    head = tl.program_id(0) // tiles_per_row % num_heads
+    tile += tl.program_id(0) // tiles_per_row // num_heads * tiles_per_row
+    sequence, start, end, chunk, chunk_start, sequence_end = locate(
+        tile, table, num_queries, tiles_per_row, ROWS, CHUNK, TABLE
+    )
+    if end <= start:
+        return
+    if not CAUSAL:
+        chunk = sequence
+    batch = sequence.to(tl.int64)
+    if PACKED:
+        batch *= 0
+    key_head = head // GROUP
+    num_key_heads = num_heads // GROUP
+    q += batch * q_batch + head.to(tl.int64) * q_head
+    k += batch * k_batch + key_head.to(tl.int64) * k_head
+    v += batch * v_batch + key_head.to(tl.int64) * v_head
+    key_mask += batch * num_keys
+    index = start + tl.arange(0, ROWS)
+    real = index < end
+    row = index.to(tl.int64)
+    position = index
+    if GATHERED:
+        row = tl.load(order + index, mask=real, other=0).to(tl.int64)
+        position = tl.load(positions + index, mask=real, other=-1)
+    c0, c1, c2 = load_coefficients(coefficients, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2)
+    queries = load_rows(q, row, real, q_time, F, FP, OPERAND)
+    precise = queries.to(tl.float32)
+    at_query = (batch * num_queries + row) * num_heads + head
+    d = tl.arange(0, DP)
+    i = tl.arange(0, FP)
+    grads = load_rows(dout, at_query, real, D, D, DP, OPERAND)
+    inverse = real.to(tl.float32)
+    estimate = tl.zeros((ROWS,), tl.float32)
+    keep = inverse
+    if NORMALIZE:
+        divisor = tl.load(normalizer + at_query, mask=real, other=1.0)
+        if DROP:
+            keep = tl.where(divisor < 0, 0.0, 1.0)
+            divisor = tl.abs(divisor)
+        inverse = 1.0 / divisor
+        outputs = load_rows(out, at_query, real, D, D, DP, tl.float32)
+        estimate = -tl.sum(grads.to(tl.float32) * outputs, axis=1) * inverse
+
+    # Sums over keys of: sim · dout·v (``weighed``), its gradient given the estimate (``direct``), that of the
+    # normaliser (``through``). For the coefficients: each term's share in the first and in the normaliser.
+    weighed = tl.zeros((ROWS,), tl.float32)
+    direct = tl.zeros((ROWS, FP), tl.float32)
+    through = tl.zeros((ROWS, FP), tl.float32)
+    share0 = tl.zeros((ROWS,), tl.float32)
+    share1 = tl.zeros((ROWS,), tl.float32)
+    share2 = tl.zeros((ROWS,), tl.float32)
+    sum0 = tl.zeros((ROWS,), tl.float32)
+    sum1 = tl.zeros((ROWS,), tl.float32)
+    sum2 = tl.zeros((ROWS,), tl.float32)
+
+    if HAS_STATE:
+        FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
+        LINEAR: tl.constexpr = TERM2 * FP * FP
+        CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
+        prefix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
+        prefix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        if TERM2:
+            half = tl.zeros((ROWS, FP), tl.float32)
+            for group in tl.static_range(FP // NUM_I):
+                some = load_columns(q, row, real, q_time, group * NUM_I, NUM_I, F, FP, OPERAND)
+                feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
+                state = tl.load(prefix + feature[:, None] * DP + d[None, :])
+                dfeatures = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
+                half += contract(some, dfeatures, ROWS, NUM_I, FP)
+            half *= keep[:, None]
+            share2 = tl.sum(half * precise, axis=1)
+            weighed += share2 * c2
+            direct += half * (inverse * 2.0 * c2)[:, None]
+            if NORMALIZE:
+                square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
+                half = dot_precisely(queries, square, PRECISION) * keep[:, None]
+                sum2 = tl.sum(half * precise, axis=1)
+                through += half * (2.0 * c2)
+        if TERM1:
+            state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
+            linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION) * keep[:, None]
+            share1 = tl.sum(linear * precise, axis=1)
+            weighed += share1 * c1
+            direct += linear * (inverse * c1)[:, None]
+            if NORMALIZE:
+                linear = tl.load(prefix_moments + LINEAR + i)[None, :] * keep[:, None]
+                sum1 = tl.sum(linear * precise, axis=1)
+                through += linear * c1
+        if TERM0:
+            constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
+            share0 = tl.sum(grads.to(tl.float32) * constant[None, :], axis=1) * keep
+            weighed += share0 * c0
+            sum0 = tl.load(prefix_moments + CONSTANT) * keep
+        direct += through * estimate[:, None]
+
+    if CAUSAL:
+        k0 = c0
+        k1 = c1 * scale
+        k2 = c2 * scale * scale
+        chunk_end = tl.minimum(chunk_start + CHUNK, sequence_end)
+        if not GATHERED:
+            chunk_end = tl.minimum(chunk_end, end)
+        column = tl.arange(0, COLUMNS)
+        for first in range(chunk_start, chunk_end, COLUMNS):
+            key = first + column
+            visible = key < chunk_end
+            if HAS_MASK:
+                visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
+            at_key = key.to(tl.int64)
+            keys = load_rows(k, at_key, visible, k_time, F, FP, OPERAND)
+            values = load_rows(v, at_key, visible, v_time, D, DP, OPERAND)
+            seen = (key[None, :] <= position[:, None]) & visible[None, :]
+            s = tl.where(seen, tl.dot(queries, tl.trans(keys), input_precision=PRECISION), 0.0)
+            dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
+            steep = slope(s, k1, k2, TERM1, TERM2)
+            if CLAMP:
+                steep = tl.where(sim < 0, 0.0, steep)
+                sim = tl.maximum(sim, 0.0)
+            if TERM1:
+                steep = tl.where(seen, steep, 0.0)
+            if TERM0:
+                sim = tl.where(seen, sim, 0.0)
+            if COEFFICIENT_GRADS:
+                hidden = tl.where(seen, dsim, 0.0)
+                if TERM0:
+                    share0 += tl.sum(hidden, axis=1)
+                    sum0 += tl.sum(seen.to(tl.float32), axis=1)
+                if TERM1:
+                    share1 += tl.sum(hidden * s, axis=1) * scale
+                    sum1 += tl.sum(s, axis=1) * scale
+                if TERM2:
+                    share2 += tl.sum(hidden * s * s, axis=1) * (scale * scale)
+                    sum2 += tl.sum(s * s, axis=1) * (scale * scale)
+            if NORMALIZE:
+                weighed += tl.sum(sim * dsim, axis=1)
+                through = tl.dot(steep.to(OPERAND), keys, through, input_precision=PRECISION)
+            ds = (dsim * inverse[:, None] + estimate[:, None]) * steep
+            direct = tl.dot(ds.to(OPERAND), keys, direct, input_precision=PRECISION)
+
+    exact = estimate
+    if NORMALIZE:
+        exact = -weighed * inverse * inverse
+        direct += through * (exact - estimate)[:, None]
+        tl.store(dnormalizer + at_query, exact, mask=real)
+    mask = real[:, None]
+    if F != FP:
+        mask = mask & (i < F)[None, :]
+    tl.store(dq + at_query[:, None] * F + i[None, :], direct.to(dq.dtype.element_ty), mask=mask)
+    if COEFFICIENT_GRADS:
+        to = dcoefficients + (tile.to(tl.int64) * num_heads + head) * (TERM0 + TERM1 + TERM2)
+        if TERM0:
+            tl.store(to, tl.sum(share0 * inverse + sum0 * exact, axis=0))
+        if TERM1:
+            tl.store(to + TERM0, tl.sum(share1 * inverse + sum1 * exact, axis=0))
+        if TERM2:
+            tl.store(to + TERM0 + TERM1, tl.sum(share2 * inverse + sum2 * exact, axis=0))

@@ -12,7 +12,7 @@ from cases import Case, cases
 from oracles import with_gradients
 from rebased.ops import KernelState, kernel_attention
 from rebased.ops.triton import driver
-from rebased.ops.triton.tuning import Launch, Tuning
+from rebased.ops.triton.tuning import Tile, Tuning
 from tolerances import assert_close_in
 
 POLYNOMIALS = ("rebased", "based", "learned", "learned per head", "linear")
@@ -21,19 +21,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def small_tiles(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
     """Many chunks and segments in a short sequence, and few programs: the interpreter runs one after another."""
-    launch = Launch(num_warps=4, num_stages=2)
-    return Tuning(
-        chunk=32,
-        tile=16,
-        columns=16,
-        num_i=feature_dim,
-        states_num_i=feature_dim,
-        programs=6,
-        states=launch,
-        forward=launch,
-        query_grads=launch,
-        key_grads=launch,
-    )
+    tile = Tile(rows=16, columns=16, num_i=feature_dim, num_warps=4, num_stages=2)
+    return Tuning(chunk=32, programs=6, states=tile, forward=tile, query_grads=tile, key_grads=tile)
 
 
 def cast(case: Case, dtype: torch.dtype, device: str) -> Case:

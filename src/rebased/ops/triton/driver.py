@@ -16,6 +16,7 @@ from torch import Tensor
 from rebased.ops.arguments import Arguments
 from rebased.ops.triton.forward import forward_kernel
 from rebased.ops.triton.key_grads import key_grads_kernel
+from rebased.ops.triton.launch import launch
 from rebased.ops.triton.layout import Layout
 from rebased.ops.triton.pieces import (
     Gathered,
@@ -29,7 +30,7 @@ from rebased.ops.triton.pieces import (
 )
 from rebased.ops.triton.query_grads import query_grads_kernel
 from rebased.ops.triton.states import segment_scan_kernel, states_kernel
-from rebased.ops.triton.tuning import Launch, Tuning, tuning
+from rebased.ops.triton.tuning import Tile, Tuning, tuning
 
 MAX_FEATURE_DIM = 32
 MAX_HEAD_DIM = 128
@@ -48,15 +49,17 @@ class Plan:
     layout: Layout
     head_dim: int
     """D, padded."""
-    query_tiles: Pieces
-    key_tiles: Pieces
     num_chunks: int
-    """Of all sequences together; for packed ones, at most."""
+    """Of all sequences together; for packed ones, at most. Without causality a sequence is one chunk."""
     gathered: Gathered | None
 
     @property
     def is_packed(self) -> bool:
         return self.a.cu_seqlens is not None
+
+    @property
+    def num_heads(self) -> int:
+        return self.a.q.shape[2]
 
     @property
     def num_key_heads(self) -> int:
@@ -71,11 +74,23 @@ class Plan:
         """Of a state with its moments, as one row of float32 numbers."""
         return self.layout.num_rows * (self.head_dim + 1)
 
-    def shape(self) -> dict[str, Any]:
-        """The constants that all kernels have in common."""
+    def query_pieces(self, length: int) -> Pieces:
+        if self.gathered is not None:
+            return self.gathered.pieces(length)
+        if self.a.cu_seqlens is not None:
+            return packed_pieces(self.a.cu_seqlens, self.a.q.shape[1], length, self.tuning.chunk)
+        return even_pieces(self.a.q.shape[0], self.a.q.shape[1], length)
+
+    def key_pieces(self, length: int) -> Pieces:
+        if self.a.cu_seqlens is not None:
+            return packed_pieces(self.a.cu_seqlens, self.a.k.shape[1], length, self.tuning.chunk)
+        return even_pieces(self.a.k.shape[0], self.a.k.shape[1], length)
+
+    def sizes(self) -> dict[str, Any]:
+        """The constants of sizes, in the kernels' order."""
         a, degrees = self.a, self.layout.degrees
         return {
-            "GROUP": a.q.shape[2] // a.k.shape[2],
+            "GROUP": self.num_heads // self.num_key_heads,
             "F": a.q.shape[3],
             "FP": self.layout.padded,
             "D": a.v.shape[3],
@@ -86,24 +101,42 @@ class Plan:
             "CHUNK": self.tuning.chunk,
             "OPERAND": tl.bfloat16 if self.operand == torch.bfloat16 else tl.float32,
             "PRECISION": _precision(a.v.dtype),
+        }
+
+    def is_even(self, *lengths: int, tile: Tile) -> bool:
+        """Whether rows of such lengths are whole tiles, so that no load needs a mask."""
+        return not self.is_packed and self.gathered is None and not any(length % tile.rows for length in lengths)
+
+    def tile_constants(self, tile: Tile, pieces: Pieces, *, has_state: bool) -> dict[str, Any]:
+        """The constants of the kernels that work on tiles of queries or keys."""
+        a, degrees = self.a, self.layout.degrees
+        return {
+            "Q_HEAD": a.q.stride(2),
+            "K_HEAD": a.k.stride(2),
+            "V_HEAD": a.v.stride(2),
+            **self.sizes(),
+            "ROWS": tile.rows,
+            "COLUMNS": tile.columns,
+            "NUM_I": tile.num_i,
+            "EVEN": self.is_even(a.q.shape[1], a.k.shape[1], tile=tile),
+            "TABLE": pieces.table is not None,
             "PACKED": self.is_packed,
+            "GATHERED": self.gathered is not None,
+            "CAUSAL": a.causal,
+            "HAS_STATE": has_state,
             "HAS_MASK": a.key_mask is not None,
             "HAS_COEFFICIENTS": a.coefficients is not None,
             "NORMALIZE": a.normalize,
             "DROP": a.nonnegative and a.normalize,
+            "CLAMP": a.nonnegative and a.normalize and (len(degrees) > 1 or degrees == (1,)),
         }
 
-    def tile_shape(self) -> dict[str, Any]:
-        a = self.a
-        several = len(self.layout.degrees) > 1 or self.layout.degrees == (1,)
-        return self.shape() | {
-            "ROWS": self.tuning.tile,
-            "COLUMNS": self.tuning.columns,
-            "NUM_I": self.tuning.num_i,
-            "GATHERED": self.gathered is not None,
-            "CAUSAL": a.causal,
-            "CLAMP": a.nonnegative and a.normalize and several,
-        }
+    def strides(self) -> list[int]:
+        return [*self.a.q.stride()[:2], *self.a.k.stride()[:2], *self.a.v.stride()[:2]]
+
+    def gathered_rows(self) -> list[Tensor]:
+        """Order and positions; a kernel does not read what is missing, but something must be passed."""
+        return [self.a.q, self.a.q] if self.gathered is None else [self.gathered.order, self.gathered.positions]
 
 
 def _parts(a: Arguments) -> list[Arguments]:
@@ -134,33 +167,28 @@ def _parts(a: Arguments) -> list[Arguments]:
 
 
 def make_plan(a: Arguments) -> Plan:
+    """How the call is cut into chunks."""
     B, T = a.k.shape[:2]
-    P = a.q.shape[1]
     padded = max(16, triton.next_power_of_2(a.q.shape[3]))
     head_dim = max(16, triton.next_power_of_2(a.v.shape[3]))
     sizes = tuning(a.v.dtype, padded, head_dim)
     gathered = None
     if a.cu_seqlens is None:
         num_chunks = B * triton.cdiv(T, sizes.chunk)
-        query_tiles, key_tiles = even_pieces(B, P, sizes.tile), even_pieces(B, T, sizes.tile)
         if a.at is not None and a.causal:
             gathered = gather_queries(a.at, even_chunks(B, T, sizes.chunk, a.q.device))
     else:
-        chunks = packed_pieces(a.cu_seqlens, T, sizes.chunk, sizes.chunk)
-        num_chunks = chunks.count
-        query_tiles = key_tiles = packed_pieces(a.cu_seqlens, T, sizes.tile, sizes.chunk)
-        if a.at is not None:
-            whole = whole_sequences(a.cu_seqlens)
-            gathered = gather_queries(a.at, packed_chunks(chunks, T) if a.causal else whole)
-    if gathered is not None:
-        query_tiles = gathered.pieces(sizes.tile)
+        num_chunks = T // sizes.chunk + a.num_sequences
+        if a.at is not None and a.causal:
+            chunks = packed_pieces(a.cu_seqlens, T, sizes.chunk, sizes.chunk)
+            gathered = gather_queries(a.at, packed_chunks(chunks, T))
+        elif a.at is not None:
+            gathered = gather_queries(a.at, whole_sequences(a.cu_seqlens))
     return Plan(
         a=a,
         tuning=sizes,
         layout=Layout(a.q.shape[3], padded, tuple(a.degrees)),
         head_dim=head_dim,
-        query_tiles=query_tiles,
-        key_tiles=key_tiles,
         num_chunks=num_chunks if a.causal else a.num_sequences,
         gathered=gathered,
     )
@@ -183,35 +211,29 @@ def _forward(a: Arguments, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor
     prefix, total = _key_states(plan, need_total=return_sums)
     out = a.v.new_empty(*a.q.shape[:3], a.v.shape[3])
     normalizer = a.q.new_ones(a.q.shape[:3], dtype=torch.float32)
-    tiles = plan.query_tiles
-    gathered = plan.gathered
-    forward_kernel[(tiles.count * a.q.shape[2],)](
-        a.q,
-        a.k,
-        a.v,
-        out,
-        normalizer,
-        _or(a.key_mask, a.q),
-        _or(a.coefficients, normalizer),
-        *(prefix or (out, normalizer)),
-        _or(tiles.table, a.q),
-        a.q if gathered is None else gathered.order,
-        a.q if gathered is None else gathered.positions,
-        *a.q.stride()[:3],
-        *a.k.stride()[:3],
-        *a.v.stride()[:3],
-        a.q.shape[1],
-        a.k.shape[1],
-        tiles.per_row,
-        a.q.shape[2],
-        a.scale,
-        a.eps,
-        **plan.tile_shape(),
-        TABLE=tiles.table is not None,
-        HAS_STATE=prefix is not None,
-        NONNEGATIVE=a.nonnegative,
-        ROUNDING=_rounding(a.v.dtype),
-        **_launch(plan.tuning.forward),
+    tile = plan.tuning.forward
+    pieces = plan.query_pieces(tile.rows)
+    launch(
+        forward_kernel,
+        pieces.count * plan.num_heads,
+        [
+            a.q,
+            a.k,
+            a.v,
+            out,
+            normalizer,
+            _or(a.key_mask, a.q),
+            _or(a.coefficients, normalizer),
+            *(prefix or (out, normalizer)),
+            _or(pieces.table, a.q),
+            *plan.gathered_rows(),
+        ],
+        [*plan.strides(), a.q.shape[1], a.k.shape[1], pieces.per_row, plan.num_heads],
+        [a.scale, a.eps],
+        plan.tile_constants(tile, pieces, has_state=prefix is not None)
+        | {"NONNEGATIVE": a.nonnegative, "ROUNDING": _rounding(a.v.dtype)},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
     )
     sums = None
     if total is not None:
@@ -279,87 +301,81 @@ def _backward(
     dk, dv = _key_grads(plan, normalizer, dout, weights, suffix)
     dstate = None
     if total is not None:
-        dstate = plan.layout.to_packed_transposed(_with_moments(plan, total), scale=a.scale)
+        dstate = plan.layout.to_square_transposed(_with_moments(plan, total))
     return Grads(dq, dk, dv, dcoefficients, dstate)
 
 
 def _query_grads(
     plan: Plan, out: Tensor, normalizer: Tensor, dout: Tensor, *, coefficients: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    a, tiles, gathered = plan.a, plan.query_tiles, plan.gathered
+    """Gradients of the queries, of each normaliser, and of the coefficients."""
+    a, tile = plan.a, plan.tuning.query_grads
+    pieces = plan.query_pieces(tile.rows)
     prefix, _ = _key_states(plan, need_total=False)
     dq = torch.empty_like(a.q, memory_format=torch.contiguous_format)
     weights = torch.empty_like(normalizer)
     partial = None
     if coefficients:
-        partial = a.q.new_zeros(tiles.count, a.q.shape[2], len(a.degrees), dtype=torch.float32)
-    query_grads_kernel[(tiles.count * a.q.shape[2],)](
-        a.q,
-        a.k,
-        a.v,
-        out,
-        normalizer,
-        dout,
-        dq,
-        weights,
-        _or(partial, weights),
-        _or(a.key_mask, a.q),
-        _or(a.coefficients, normalizer),
-        *(prefix or (out, normalizer)),
-        _or(tiles.table, a.q),
-        a.q if gathered is None else gathered.order,
-        a.q if gathered is None else gathered.positions,
-        *a.q.stride()[:3],
-        *a.k.stride()[:3],
-        *a.v.stride()[:3],
-        a.q.shape[1],
-        a.k.shape[1],
-        tiles.per_row,
-        a.q.shape[2],
-        a.scale,
-        **plan.tile_shape(),
-        TABLE=tiles.table is not None,
-        HAS_STATE=prefix is not None,
-        COEFFICIENT_GRADS=coefficients,
-        **_launch(plan.tuning.query_grads),
+        partial = a.q.new_zeros(pieces.count, plan.num_heads, len(a.degrees), dtype=torch.float32)
+    launch(
+        query_grads_kernel,
+        pieces.count * plan.num_heads,
+        [
+            a.q,
+            a.k,
+            a.v,
+            out,
+            normalizer,
+            dout,
+            dq,
+            weights,
+            _or(partial, weights),
+            _or(a.key_mask, a.q),
+            _or(a.coefficients, normalizer),
+            *(prefix or (out, normalizer)),
+            _or(pieces.table, a.q),
+            *plan.gathered_rows(),
+        ],
+        [*plan.strides(), a.q.shape[1], a.k.shape[1], pieces.per_row, plan.num_heads],
+        [a.scale],
+        plan.tile_constants(tile, pieces, has_state=prefix is not None) | {"COEFFICIENT_GRADS": coefficients},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
     )
-    return dq, weights, None if partial is None else _sum_by_sequence(plan, partial)
+    return dq, weights, None if partial is None else _sum_by_sequence(plan, partial, pieces)
 
 
 def _key_grads(
     plan: Plan, normalizer: Tensor, dout: Tensor, weights: Tensor, suffix: States | None
 ) -> tuple[Tensor, Tensor]:
-    a, tiles, gathered = plan.a, plan.key_tiles, plan.gathered
+    a, tile = plan.a, plan.tuning.key_grads
+    pieces = plan.key_pieces(tile.rows)
     dk = torch.empty_like(a.k, memory_format=torch.contiguous_format)
     dv = torch.empty_like(a.v, memory_format=torch.contiguous_format)
-    key_grads_kernel[(tiles.count * plan.num_key_heads,)](
-        a.q,
-        a.k,
-        a.v,
-        normalizer,
-        dout,
-        weights,
-        dk,
-        dv,
-        _or(a.key_mask, a.q),
-        _or(a.coefficients, normalizer),
-        *(suffix or (dv, normalizer)),
-        _or(tiles.table, a.q),
-        a.q if gathered is None else gathered.order,
-        a.q if gathered is None else gathered.positions,
-        a.q if gathered is None else gathered.borders,
-        *a.q.stride()[:3],
-        *a.k.stride()[:3],
-        *a.v.stride()[:3],
-        a.q.shape[1],
-        a.k.shape[1],
-        tiles.per_row,
-        plan.num_key_heads,
-        a.scale,
-        **plan.tile_shape(),
-        TABLE=tiles.table is not None,
-        HAS_STATE=suffix is not None,
-        **_launch(plan.tuning.key_grads),
+    launch(
+        key_grads_kernel,
+        pieces.count * plan.num_key_heads,
+        [
+            a.q,
+            a.k,
+            a.v,
+            normalizer,
+            dout,
+            weights,
+            dk,
+            dv,
+            _or(a.key_mask, a.q),
+            _or(a.coefficients, normalizer),
+            *(suffix or (dv, normalizer)),
+            _or(pieces.table, a.q),
+            *plan.gathered_rows(),
+            a.q if plan.gathered is None else plan.gathered.borders,
+        ],
+        [*plan.strides(), a.q.shape[1], a.k.shape[1], pieces.per_row, plan.num_key_heads],
+        [a.scale],
+        plan.tile_constants(tile, pieces, has_state=suffix is not None),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
     )
     return dk, dv
 
@@ -372,8 +388,8 @@ def _key_states(plan: Plan, *, need_total: bool) -> tuple[States | None, Tensor 
     a = plan.a
     initial = None
     if a.state_values is not None and a.state_normalizer is not None:
-        values = plan.layout.to_square(a.state_values, scale=a.scale)
-        moments = plan.layout.to_square(a.state_normalizer[..., None], scale=a.scale)
+        values = plan.layout.to_square(a.state_values)
+        moments = plan.layout.to_square(a.state_normalizer[..., None])
         initial = _padded(plan, values), moments[..., 0].contiguous()
     has_past = not a.causal or initial is not None or a.k.shape[1] > plan.tuning.chunk
     if not has_past and not need_total:
@@ -388,7 +404,7 @@ def _query_states(
     a = plan.a
     initial = None
     if dsums is not None:
-        square = plan.layout.to_square_transposed(dsums)
+        square = plan.layout.to_packed_transposed(dsums)
         initial = _padded(plan, square[..., :-1]), square[..., -1].contiguous()
     has_future = not a.causal or initial is not None or a.k.shape[1] > plan.tuning.chunk
     need_total = a.state_values is not None
@@ -419,17 +435,16 @@ def _states(
     need_prefix: bool,
     need_total: bool,
 ) -> tuple[States | None, Tensor | None]:
-    a, sizes, rows, gathered = plan.a, plan.tuning, plan.layout.num_rows, plan.gathered if of_queries else None
+    a, tile, rows, gathered = plan.a, plan.tuning.states, plan.layout.num_rows, plan.gathered if of_queries else None
     by_chunk = gathered is not None and a.causal
     row_length = a.k.shape[1] if a.causal else x.shape[1]  # causal segments are made of chunks, i.e. of keys
     segment = _segment_length(plan, row_length)
     if gathered is not None and not by_chunk:
         segments = gathered.pieces(segment)
     elif a.cu_seqlens is not None:
-        segments = packed_pieces(a.cu_seqlens, row_length, segment, sizes.chunk)
+        segments = packed_pieces(a.cu_seqlens, row_length, segment, plan.tuning.chunk)
     else:
         segments = even_pieces(x.shape[0], row_length, segment)
-    groups = plan.layout.padded // sizes.states_num_i if 2 in a.degrees else 0
     several = row_length > segment
     write_prefix = need_prefix and a.causal
     partial = x.new_empty(0, dtype=torch.float32)
@@ -441,40 +456,50 @@ def _states(
         prefix = x.new_empty(*shape, plan.head_dim, dtype=plan.operand), x.new_empty(shape, dtype=torch.float32)
 
     def walk(*, has_start: bool, write_total: bool, write_prefix: bool) -> None:
-        states_kernel[(segments.count * plan.num_key_heads * (groups + 1),)](
-            x,
-            v,
-            _or(a.key_mask, x),
-            _or(normalizer, partial),
-            _or(weights, partial),
-            _or(a.coefficients, partial),
-            x if gathered is None else gathered.order,
-            x if gathered is None else gathered.borders,
-            _or(segments.table, x),
-            *(initial or (partial, partial)),
-            partial,
-            *(prefix or (partial, partial)),
-            *x.stride()[:3],
-            *v.stride()[:3],
-            x.shape[1],
-            row_length,
-            segments.per_row,
-            plan.num_key_heads,
-            a.scale,
-            **plan.shape()
-            | {"GROUP": x.shape[2] // plan.num_key_heads, "HAS_MASK": a.key_mask is not None and not of_queries},
-            SEGMENT=segment,
-            ROWS=sizes.tile,
-            NUM_I=sizes.states_num_i,
-            TABLE=segments.table is not None,
-            GATHERED=gathered is not None,
-            BY_CHUNK=by_chunk,
-            OF_QUERIES=of_queries,
-            HAS_START=has_start,
-            HAS_INITIAL=initial is not None,
-            WRITE_TOTAL=write_total,
-            WRITE_PREFIX=write_prefix,
-            **_launch(sizes.states),
+        launch(
+            states_kernel,
+            segments.count * plan.num_key_heads * (_feature_groups(plan) + 1),
+            [
+                x,
+                v,
+                _or(a.key_mask, x),
+                _or(normalizer, partial),
+                _or(weights, partial),
+                _or(a.coefficients, partial),
+                x if gathered is None else gathered.order,
+                x if gathered is None else gathered.borders,
+                _or(segments.table, x),
+                *(initial or (partial, partial)),
+                partial,
+                *(prefix or (partial, partial)),
+            ],
+            [*x.stride()[:2], *v.stride()[:2], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
+            [a.scale],
+            {
+                "X_HEAD": x.stride(2),
+                "V_HEAD": v.stride(2),
+                **plan.sizes(),
+                "GROUP": x.shape[2] // plan.num_key_heads,
+                "SEGMENT": segment,
+                "ROWS": tile.rows,
+                "NUM_I": tile.num_i,
+                "EVEN": plan.is_even(row_length, tile=tile),
+                "TABLE": segments.table is not None,
+                "PACKED": plan.is_packed,
+                "GATHERED": gathered is not None,
+                "BY_CHUNK": by_chunk,
+                "OF_QUERIES": of_queries,
+                "HAS_MASK": a.key_mask is not None and not of_queries,
+                "HAS_COEFFICIENTS": a.coefficients is not None,
+                "NORMALIZE": a.normalize,
+                "DROP": a.nonnegative and a.normalize,
+                "HAS_START": has_start,
+                "HAS_INITIAL": initial is not None,
+                "WRITE_TOTAL": write_total,
+                "WRITE_PREFIX": write_prefix,
+            },
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
 
     total = None
@@ -489,20 +514,22 @@ def _states(
             total = _sum_segments(plan, partial, segments, reverse=of_queries, write_prefix=False)
     if need_prefix and not a.causal:
         assert total is not None
-        prefix = _scaled(plan, total, initial)
+        prefix = _as_states(plan, total, initial)
     return prefix, total if need_total else None
+
+
+def _feature_groups(plan: Plan) -> int:
+    """The number of programs that share the features of degree two of one segment."""
+    return plan.layout.padded // plan.tuning.states.num_i if 2 in plan.a.degrees else 0
 
 
 def _segment_length(plan: Plan, row_length: int) -> int:
     """As few segments as give every multiprocessor something to do: each costs a state, and several a second walk."""
     sizes = plan.tuning
     chunks = triton.cdiv(row_length, sizes.chunk)
-    groups = plan.layout.padded // sizes.states_num_i if 2 in plan.a.degrees else 0
-    programs = plan.num_key_heads * (groups + 1) * (1 if plan.is_packed else plan.a.num_sequences)
+    programs = plan.num_key_heads * (_feature_groups(plan) + 1) * (1 if plan.is_packed else plan.a.num_sequences)
     wanted = triton.cdiv(sizes.programs, programs)
-    if wanted == 1:
-        return sizes.chunk * triton.next_power_of_2(chunks)
-    return sizes.chunk * max(1, triton.next_power_of_2(triton.cdiv(chunks, wanted)))
+    return sizes.chunk * triton.next_power_of_2(triton.cdiv(chunks, wanted))
 
 
 def _sum_segments(plan: Plan, partial: Tensor, segments: Pieces, *, reverse: bool, write_prefix: bool) -> Tensor:
@@ -510,30 +537,33 @@ def _sum_segments(plan: Plan, partial: Tensor, segments: Pieces, *, reverse: boo
         return partial
     total = partial.new_empty(plan.a.num_sequences, plan.num_key_heads, plan.width)
     block = 256
-    segment_scan_kernel[(plan.a.num_sequences * plan.num_key_heads * triton.cdiv(plan.width, block),)](
-        partial,
-        total,
-        _or(segments.first_piece, partial),
-        segments.per_row,
-        plan.num_key_heads,
-        WIDTH=plan.width,
-        BLOCK=block,
-        TABLE=segments.table is not None,
-        REVERSE=reverse,
-        WRITE_PREFIX=write_prefix,
+    launch(
+        segment_scan_kernel,
+        plan.a.num_sequences * plan.num_key_heads * triton.cdiv(plan.width, block),
+        [partial, total, _or(segments.first_piece, partial)],
+        [segments.per_row, plan.num_key_heads],
+        [],
+        {
+            "WIDTH": plan.width,
+            "BLOCK": block,
+            "TABLE": segments.table is not None,
+            "REVERSE": reverse,
+            "WRITE_PREFIX": write_prefix,
+        },
         num_warps=2,
+        num_stages=2,
     )
     return total
 
 
-def _scaled(plan: Plan, total: Tensor, initial: States | None) -> States:
-    """Sums over whole sequences as a prefix."""
+def _as_states(plan: Plan, total: Tensor, initial: States | None) -> States:
+    """Sums over whole sequences, which is what every query sees if attention is not causal."""
     rows, head_dim = plan.layout.num_rows, plan.head_dim
-    values = plan.layout.scaled(total[..., : rows * head_dim].unflatten(-1, (rows, head_dim)), scale=plan.a.scale)
-    moments = plan.layout.scaled(total[..., rows * head_dim :, None], scale=plan.a.scale)[..., 0]
+    values = total[..., : rows * head_dim].unflatten(-1, (rows, head_dim))
+    moments = total[..., rows * head_dim :]
     if initial is not None:
         values, moments = values + initial[0], moments + initial[1]
-    return values.to(plan.operand), moments.contiguous()
+    return values.to(plan.operand).contiguous(), moments.contiguous()
 
 
 def _with_moments(plan: Plan, total: Tensor) -> Tensor:
@@ -547,9 +577,8 @@ def _padded(plan: Plan, values: Tensor) -> Tensor:
     return torch.nn.functional.pad(values, (0, plan.head_dim - values.shape[-1])).contiguous()
 
 
-def _sum_by_sequence(plan: Plan, partial: Tensor) -> Tensor:
+def _sum_by_sequence(plan: Plan, partial: Tensor, tiles: Pieces) -> Tensor:
     """Σ over the tiles of a sequence; as a matrix product, since atomic additions come in any order."""
-    tiles = plan.query_tiles
     if tiles.table is None:
         return partial.unflatten(0, (-1, tiles.per_row)).sum(dim=1)
     sequences = torch.arange(plan.a.num_sequences, device=partial.device)
@@ -563,10 +592,6 @@ def _sum_by_sequence(plan: Plan, partial: Tensor) -> Tensor:
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     """A kernel does not read a missing argument, but something must be passed."""
     return other if tensor is None else tensor
-
-
-def _launch(launch: Launch) -> dict[str, int]:
-    return {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
 
 
 def _allows_tf32() -> bool:

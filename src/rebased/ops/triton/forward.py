@@ -11,6 +11,7 @@ from rebased.ops.triton.tiles import (
     locate,
     products,
     similarity,
+    store_rows,
 )
 
 
@@ -30,19 +31,19 @@ def forward_kernel(
     positions,
     q_batch,
     q_time,
-    q_head,
     k_batch,
     k_time,
-    k_head,
     v_batch,
     v_time,
-    v_head,
     num_queries,
     num_keys,
     tiles_per_row,
     num_heads,
     scale,
     eps,
+    Q_HEAD: tl.constexpr,
+    K_HEAD: tl.constexpr,
+    V_HEAD: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -57,6 +58,7 @@ def forward_kernel(
     NUM_I: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
     TABLE: tl.constexpr,
     PACKED: tl.constexpr,
     GATHERED: tl.constexpr,
@@ -86,19 +88,22 @@ def forward_kernel(
         batch *= 0
     key_head = head // GROUP
     num_key_heads = num_heads // GROUP
-    q += batch * q_batch + head.to(tl.int64) * q_head
-    k += batch * k_batch + key_head.to(tl.int64) * k_head
-    v += batch * v_batch + key_head.to(tl.int64) * v_head
-    key_mask += batch * num_keys
     index = start + tl.arange(0, ROWS)
     real = index < end
-    row = index.to(tl.int64)
-    position = index
+    q += batch * q_batch + head.to(tl.int64) * Q_HEAD
+    at_query = batch * num_queries * num_heads + head
     if GATHERED:
         row = tl.load(order + index, mask=real, other=0).to(tl.int64)
         position = tl.load(positions + index, mask=real, other=-1)
-    c0, c1, c2 = load_coefficients(coefficients, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2)
-    queries = load_rows(q, row, real, q_time, F, FP, OPERAND)
+    else:
+        row = tl.arange(0, ROWS)
+        position = index
+        q += start.to(tl.int64) * q_time
+        at_query += start.to(tl.int64) * num_heads
+    k0, k1, k2 = load_coefficients(
+        coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
+    )
+    queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
     numerator = tl.zeros((ROWS, DP), tl.float32)
     denominator = tl.zeros((ROWS,), tl.float32)
     dropped = denominator > 0.0
@@ -115,28 +120,28 @@ def forward_kernel(
         precise = queries.to(tl.float32)
         if TERM2:
             for group in tl.static_range(FP // NUM_I):
-                some = load_columns(q, row, real, q_time, group * NUM_I, NUM_I, F, FP, OPERAND)
+                some = load_columns(q, row, real, q_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN)
                 feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
                 state = tl.load(prefix + feature[:, None] * DP + d[None, :])
                 features = products(some, queries, ROWS, NUM_I, FP)
                 numerator = tl.dot(features, state, numerator, input_precision=PRECISION)
-            numerator *= c2
+            numerator *= k2
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
                 terms = dot_precisely(queries, square, PRECISION) * precise
-                denominator += tl.sum(terms, axis=1) * c2
+                denominator += tl.sum(terms, axis=1) * k2
                 if DROP:
                     terms = tl.dot(tl.abs(queries), tl.abs(square).to(OPERAND), input_precision=PRECISION)
-                    magnitude += tl.sum(terms * tl.abs(precise), axis=1) * tl.abs(c2)
+                    magnitude += tl.sum(terms * tl.abs(precise), axis=1) * tl.abs(k2)
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
-            numerator += tl.dot(queries, state, input_precision=PRECISION) * c1
+            numerator += tl.dot(queries, state, input_precision=PRECISION) * k1
             terms = precise * tl.load(prefix_moments + LINEAR + i)[None, :]
-            denominator += tl.sum(terms, axis=1) * c1
-            magnitude += tl.sum(tl.abs(terms), axis=1) * tl.abs(c1)
+            denominator += tl.sum(terms, axis=1) * k1
+            magnitude += tl.sum(tl.abs(terms), axis=1) * tl.abs(k1)
         if TERM0:
-            numerator += tl.load(prefix + CONSTANT * DP + d).to(tl.float32)[None, :] * c0
-            term = tl.load(prefix_moments + CONSTANT) * c0
+            numerator += tl.load(prefix + CONSTANT * DP + d).to(tl.float32)[None, :] * k0
+            term = tl.load(prefix_moments + CONSTANT) * k0
             denominator += term
             magnitude += tl.abs(term)
         if DROP:
@@ -145,59 +150,55 @@ def forward_kernel(
             denominator = tl.where(dropped, 0.0, denominator)
 
     if CAUSAL:
-        k0 = c0
-        k1 = c1 * scale
-        k2 = c2 * scale * scale
         chunk_end = tl.minimum(chunk_start + CHUNK, sequence_end)
         # Keys before all of the tile's queries need no mask; gathered queries may lie anywhere in the chunk.
         border = chunk_start
         if not GATHERED:
             border = start
             chunk_end = tl.minimum(chunk_end, end)
+        k += batch * k_batch + key_head.to(tl.int64) * K_HEAD + chunk_start.to(tl.int64) * k_time
+        v += batch * v_batch + key_head.to(tl.int64) * V_HEAD + chunk_start.to(tl.int64) * v_time
+        key_mask += batch * num_keys + chunk_start
         column = tl.arange(0, COLUMNS)
-        for first in range(chunk_start, border, COLUMNS):
+        for first in range(0, border - chunk_start, COLUMNS):
             key = first + column
-            visible = key < border
+            visible = key >= 0
             if HAS_MASK:
-                visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
-            at_key = key.to(tl.int64)
-            keys = load_rows(k, at_key, visible, k_time, F, FP, OPERAND)
-            values = load_rows(v, at_key, visible, v_time, D, DP, OPERAND)
+                visible = tl.load(key_mask + key) != 0
+            keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, not HAS_MASK)
+            values = load_rows(v, key, visible, v_time, D, DP, OPERAND, not HAS_MASK)
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
             sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
             if CLAMP:
                 sim = tl.maximum(sim, 0.0)
-            if TERM0:
+            if TERM0 and HAS_MASK:
                 sim = tl.where(visible[None, :], sim, 0.0)
             denominator += tl.sum(sim, axis=1)
             numerator = tl.dot(sim.to(OPERAND), values, numerator, input_precision=PRECISION)
-        for first in range(border, chunk_end, COLUMNS):
+        for first in range(border - chunk_start, chunk_end - chunk_start, COLUMNS):
             key = first + column
-            visible = key < chunk_end
+            visible = key < chunk_end - chunk_start
             if HAS_MASK:
                 visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
-            at_key = key.to(tl.int64)
-            keys = load_rows(k, at_key, visible, k_time, F, FP, OPERAND)
-            values = load_rows(v, at_key, visible, v_time, D, DP, OPERAND)
+            keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
+            values = load_rows(v, key, visible, v_time, D, DP, OPERAND, EVEN and not HAS_MASK)
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
             sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
             if CLAMP:
                 sim = tl.maximum(sim, 0.0)
-            sim = tl.where((key[None, :] <= position[:, None]) & visible[None, :], sim, 0.0)
+            seen = key[None, :] <= (position - chunk_start)[:, None]
+            if TERM0:
+                seen = seen & visible[None, :]
+            sim = tl.where(seen, sim, 0.0)
             denominator += tl.sum(sim, axis=1)
             numerator = tl.dot(sim.to(OPERAND), values, numerator, input_precision=PRECISION)
 
-    at_query = (batch * num_queries + row) * num_heads + head
     if NORMALIZE:
         divisor = denominator + eps
         if NONNEGATIVE:
             divisor = tl.where(denominator > 0, divisor, float("inf"))
-        numerator /= divisor[:, None]
+        numerator *= (1.0 / divisor)[:, None]
         if DROP:
             divisor = tl.where(dropped, -divisor, divisor)
-        tl.store(normalizer + at_query, divisor, mask=real)
-    d = tl.arange(0, DP)
-    mask = real[:, None]
-    if D != DP:
-        mask = mask & (d < D)[None, :]
-    tl.store(out + at_query[:, None] * D + d[None, :], numerator.to(out.dtype.element_ty), mask=mask)
+        tl.store(normalizer + at_query + row * num_heads, divisor, mask=real)
+    store_rows(out + at_query * D, row * num_heads, real, numerator, D, D, DP, EVEN)

@@ -13,6 +13,7 @@ from rebased.ops.triton.tiles import (
     products,
     similarity,
     slope,
+    store_rows,
 )
 
 
@@ -36,18 +37,18 @@ def key_grads_kernel(
     row_borders,
     q_batch,
     q_time,
-    q_head,
     k_batch,
     k_time,
-    k_head,
     v_batch,
     v_time,
-    v_head,
     num_queries,
     num_keys,
     tiles_per_row,
     num_key_heads,
     scale,
+    Q_HEAD: tl.constexpr,
+    K_HEAD: tl.constexpr,
+    V_HEAD: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -62,6 +63,7 @@ def key_grads_kernel(
     NUM_I: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
     TABLE: tl.constexpr,
     PACKED: tl.constexpr,
     GATHERED: tl.constexpr,
@@ -88,16 +90,15 @@ def key_grads_kernel(
     if PACKED:
         batch *= 0
     num_heads = num_key_heads * GROUP
-    q += batch * q_batch
-    k += batch * k_batch + key_head.to(tl.int64) * k_head
-    v += batch * v_batch + key_head.to(tl.int64) * v_head
-    key = start + tl.arange(0, ROWS)
-    row = key.to(tl.int64)
-    real = key < end
+    key = tl.arange(0, ROWS)
+    inside = start + key < end
+    real = inside
+    k += batch * k_batch + key_head.to(tl.int64) * K_HEAD + start.to(tl.int64) * k_time
+    v += batch * v_batch + key_head.to(tl.int64) * V_HEAD + start.to(tl.int64) * v_time
     if HAS_MASK:
-        real = real & (tl.load(key_mask + batch * num_keys + key, mask=real, other=0) != 0)
-    keys = load_rows(k, row, real, k_time, F, FP, OPERAND)
-    values = load_rows(v, row, real, v_time, D, DP, OPERAND)
+        real = real & (tl.load(key_mask + batch * num_keys + start + key, mask=real, other=0) != 0)
+    keys = load_rows(k, key, real, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
+    values = load_rows(v, key, real, v_time, D, DP, OPERAND, EVEN and not HAS_MASK)
     dkeys = tl.zeros((ROWS, FP), tl.float32)
     dvalues = tl.zeros((ROWS, DP), tl.float32)
     i = tl.arange(0, FP)
@@ -111,7 +112,9 @@ def key_grads_kernel(
         suffix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
         if TERM2:
             for group in tl.static_range(FP // NUM_I):
-                some = load_columns(k, row, real, k_time, group * NUM_I, NUM_I, F, FP, OPERAND)
+                some = load_columns(
+                    k, key, real, k_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN and not HAS_MASK
+                )
                 feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
                 state = tl.load(suffix + feature[:, None] * DP + d[None, :])
                 features = products(some, keys, ROWS, NUM_I, FP)
@@ -135,28 +138,44 @@ def key_grads_kernel(
         else:
             first_query = start
             last_query = tl.minimum(chunk_start + CHUNK, sequence_end)
+        q += batch * q_batch + key_head.to(tl.int64) * (GROUP * Q_HEAD)
+        at_head = batch * num_queries * num_heads + key_head * GROUP
+        column = tl.arange(0, COLUMNS)
         num_tiles = tl.cdiv(last_query - first_query, COLUMNS)
         for step in range(num_tiles * GROUP):
-            head = key_head * GROUP + step % GROUP
-            index = first_query + step // GROUP * COLUMNS + tl.arange(0, COLUMNS)
-            present = index < last_query
-            position = index
-            query_row = index.to(tl.int64)
+            member = step % GROUP
+            tile_start = first_query + step // GROUP * COLUMNS
+            present = tile_start + column < last_query
+            q_tile = q + member * Q_HEAD
+            at_query = at_head + member
             if GATHERED:
-                query_row = tl.load(order + index, mask=present, other=0).to(tl.int64)
-                position = tl.load(positions + index, mask=present, other=-1)
-            c0, c1, c2 = load_coefficients(
-                coefficients, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
+                query_row = tl.load(order + tile_start + column, mask=present, other=0).to(tl.int64)
+                position = tl.load(positions + tile_start + column, mask=present, other=-1)
+            else:
+                query_row = column
+                position = tile_start + column
+                q_tile += tile_start.to(tl.int64) * q_time
+                at_query += tile_start.to(tl.int64) * num_heads
+            k0, k1, k2 = load_coefficients(
+                coefficients,
+                scale,
+                sequence,
+                key_head * GROUP + member,
+                num_heads,
+                HAS_COEFFICIENTS,
+                TERM0,
+                TERM1,
+                TERM2,
             )
-            k1 = c1 * scale
-            k2 = c2 * scale * scale
-            at_query = (batch * num_queries + query_row) * num_heads + head
-            queries = load_rows(q + head.to(tl.int64) * q_head, query_row, present, q_time, F, FP, OPERAND)
-            grads = load_rows(dout, at_query, present, D, D, DP, OPERAND)
-            seen = (key[:, None] <= position[None, :]) & real[:, None] & present[None, :]
+            at_output = query_row * num_heads
+            queries = load_rows(q_tile, query_row, present, q_time, F, FP, OPERAND, EVEN)
+            grads = load_rows(dout + at_query * D, at_output, present, D, D, DP, OPERAND, EVEN)
+            seen = (start + key)[:, None] <= position[None, :]
+            if TERM0 or GATHERED:
+                seen = seen & real[:, None] & present[None, :]
             s = tl.where(seen, tl.dot(keys, tl.trans(queries), input_precision=PRECISION), 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            sim = similarity(s, c0, k1, k2, TERM0, TERM1, TERM2)
+            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
             steep = slope(s, k1, k2, TERM1, TERM2)
             if CLAMP:
                 steep = tl.where(sim < 0, 0.0, steep)
@@ -166,22 +185,17 @@ def key_grads_kernel(
             if TERM0:
                 sim = tl.where(seen, sim, 0.0)
             if NORMALIZE:
-                divisor = tl.load(normalizer + at_query, mask=present, other=1.0)
+                divisor = tl.load(normalizer + at_query + at_output, mask=present, other=1.0)
+                weight = tl.load(dnormalizer + at_query + at_output, mask=present, other=0.0)
                 inverse = 1.0 / tl.abs(divisor) if DROP else 1.0 / divisor
                 sim *= inverse[None, :]
-                dsim = dsim * inverse[None, :] + tl.load(dnormalizer + at_query, mask=present, other=0.0)[None, :]
+                dsim = dsim * inverse[None, :] + weight[None, :]
             dvalues = tl.dot(sim.to(OPERAND), grads, dvalues, input_precision=PRECISION)
             dkeys = tl.dot((dsim * steep).to(OPERAND), queries, dkeys, input_precision=PRECISION)
 
-    at_key = (batch * num_keys + row) * num_key_heads + key_head
-    inside = key < end
-    mask = inside[:, None]
-    if F != FP:
-        mask = mask & (i < F)[None, :]
-    dkeys = tl.where(real[:, None], dkeys, 0.0)
-    tl.store(dk + at_key[:, None] * F + i[None, :], dkeys.to(dk.dtype.element_ty), mask=mask)
-    mask = inside[:, None]
-    if D != DP:
-        mask = mask & (d < D)[None, :]
-    dvalues = tl.where(real[:, None], dvalues, 0.0)
-    tl.store(dv + at_key[:, None] * D + d[None, :], dvalues.to(dv.dtype.element_ty), mask=mask)
+    if HAS_MASK:
+        dkeys = tl.where(real[:, None], dkeys, 0.0)
+        dvalues = tl.where(real[:, None], dvalues, 0.0)
+    at_key = (batch * num_keys + start) * num_key_heads + key_head
+    store_rows(dk + at_key * F, key * num_key_heads, inside, dkeys, F, F, FP, EVEN)
+    store_rows(dv + at_key * D, key * num_key_heads, inside, dvalues, D, D, DP, EVEN)

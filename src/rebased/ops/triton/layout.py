@@ -30,42 +30,30 @@ class Layout:
     def num_packed(self) -> int:
         return num_features(self.feature_dim, self.degrees)
 
-    def to_square(self, packed: Float[Tensor, "N Hk E X"], *, scale: float) -> Float[Tensor, "N Hk rows X"]:
-        """Both triangles, times scale^degree; padding is zero."""
+    def to_square(self, packed: Float[Tensor, "N Hk E X"]) -> Float[Tensor, "N Hk rows X"]:
+        """Both triangles; padding is zero."""
         square = packed.new_zeros(*packed.shape[:2], self.num_rows, packed.shape[-1])
         upper, lower = self._rows(packed.device)
-        weighted = packed * self._weights(scale, packed)
-        square[:, :, upper] = weighted
-        square[:, :, lower] = weighted
+        square[:, :, upper] = packed
+        square[:, :, lower] = packed
         return square
 
-    def to_square_transposed(self, packed: Float[Tensor, "N Hk E X"]) -> Float[Tensor, "N Hk rows X"]:
-        """The gradient of `to_packed`, shared evenly between the triangles so as to be symmetric."""
-        square = packed.new_zeros(*packed.shape[:2], self.num_rows, packed.shape[-1])
-        upper, lower = self._rows(packed.device)
-        half = packed / 2
-        square[:, :, upper] += half
-        square[:, :, lower] += half
-        return square
+    def to_square_transposed(self, square: Float[Tensor, "N Hk rows X"]) -> Float[Tensor, "N Hk E X"]:
+        """The gradient of `to_square`."""
+        upper, lower = self._rows(square.device)
+        return square[:, :, upper] + square[:, :, lower] * (upper != lower)[:, None]
 
     def to_packed(self, square: Float[Tensor, "N Hk rows X"]) -> Float[Tensor, "N Hk E X"]:
         """One of two equal triangles."""
         return square[:, :, self._rows(square.device)[0]]
 
-    def to_packed_transposed(self, square: Float[Tensor, "N Hk rows X"], *, scale: float) -> Float[Tensor, "N Hk E X"]:
-        """The gradient of `to_square`."""
-        upper, lower = self._rows(square.device)
-        packed = square[:, :, upper] + square[:, :, lower] * (upper != lower)[:, None]
-        return packed * self._weights(scale, packed)
-
-    def scaled(self, square: Float[Tensor, "N Hk rows X"], *, scale: float) -> Float[Tensor, "N Hk rows X"]:
-        """Rows times scale^degree."""
-        degrees = self.degrees[::-1]
-        return square * _powers(scale, degrees, [self.padded**degree for degree in degrees], square)
-
-    def _weights(self, scale: float, packed: Tensor) -> Tensor:
-        sizes = [num_features(self.feature_dim, (degree,)) for degree in self.degrees]
-        return _powers(scale, self.degrees, sizes, packed)
+    def to_packed_transposed(self, packed: Float[Tensor, "N Hk E X"]) -> Float[Tensor, "N Hk rows X"]:
+        """The gradient of `to_packed`, shared evenly between the triangles so as to be symmetric."""
+        square = packed.new_zeros(*packed.shape[:2], self.num_rows, packed.shape[-1])
+        upper, lower = self._rows(packed.device)
+        square[:, :, upper] += packed / 2
+        square[:, :, lower] += packed / 2
+        return square
 
     def _rows(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """For each packed row its place in the upper triangle and in the lower one."""
@@ -82,8 +70,3 @@ class Layout:
                 lower.append(row)
         return torch.cat(upper), torch.cat(lower)
 
-
-def _powers(scale: float, degrees: tuple[int, ...], sizes: list[int], like: Tensor) -> Tensor:
-    """scale^degree for as many rows as each degree has, as a column."""
-    parts = [like.new_full((size, 1), scale**degree) for degree, size in zip(degrees, sizes, strict=True)]
-    return torch.cat(parts)

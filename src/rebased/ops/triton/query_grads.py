@@ -18,6 +18,7 @@ from rebased.ops.triton.tiles import (
     locate,
     similarity,
     slope,
+    store_rows,
 )
 
 
@@ -41,18 +42,18 @@ def query_grads_kernel(
     positions,
     q_batch,
     q_time,
-    q_head,
     k_batch,
     k_time,
-    k_head,
     v_batch,
     v_time,
-    v_head,
     num_queries,
     num_keys,
     tiles_per_row,
     num_heads,
     scale,
+    Q_HEAD: tl.constexpr,
+    K_HEAD: tl.constexpr,
+    V_HEAD: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -67,6 +68,7 @@ def query_grads_kernel(
     NUM_I: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
     TABLE: tl.constexpr,
     PACKED: tl.constexpr,
     GATHERED: tl.constexpr,
@@ -95,38 +97,41 @@ def query_grads_kernel(
         batch *= 0
     key_head = head // GROUP
     num_key_heads = num_heads // GROUP
-    q += batch * q_batch + head.to(tl.int64) * q_head
-    k += batch * k_batch + key_head.to(tl.int64) * k_head
-    v += batch * v_batch + key_head.to(tl.int64) * v_head
-    key_mask += batch * num_keys
     index = start + tl.arange(0, ROWS)
     real = index < end
-    row = index.to(tl.int64)
-    position = index
+    q += batch * q_batch + head.to(tl.int64) * Q_HEAD
+    at_query = batch * num_queries * num_heads + head
     if GATHERED:
         row = tl.load(order + index, mask=real, other=0).to(tl.int64)
         position = tl.load(positions + index, mask=real, other=-1)
-    c0, c1, c2 = load_coefficients(coefficients, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2)
-    queries = load_rows(q, row, real, q_time, F, FP, OPERAND)
-    precise = queries.to(tl.float32)
-    at_query = (batch * num_queries + row) * num_heads + head
+    else:
+        row = tl.arange(0, ROWS)
+        position = index
+        q += start.to(tl.int64) * q_time
+        at_query += start.to(tl.int64) * num_heads
+    k0, k1, k2 = load_coefficients(
+        coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
+    )
     d = tl.arange(0, DP)
     i = tl.arange(0, FP)
-    grads = load_rows(dout, at_query, real, D, D, DP, OPERAND)
+    queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
+    precise = queries.to(tl.float32)
+    at_output = row * num_heads
+    grads = load_rows(dout + at_query * D, at_output, real, D, D, DP, OPERAND, EVEN)
     inverse = real.to(tl.float32)
     estimate = tl.zeros((ROWS,), tl.float32)
     keep = inverse
     if NORMALIZE:
-        divisor = tl.load(normalizer + at_query, mask=real, other=1.0)
+        divisor = tl.load(normalizer + at_query + at_output, mask=real, other=1.0)
         if DROP:
             keep = tl.where(divisor < 0, 0.0, 1.0)
             divisor = tl.abs(divisor)
         inverse = 1.0 / divisor
-        outputs = load_rows(out, at_query, real, D, D, DP, tl.float32)
+        outputs = load_rows(out + at_query * D, at_output, real, D, D, DP, tl.float32, EVEN)
         estimate = -tl.sum(grads.to(tl.float32) * outputs, axis=1) * inverse
 
     # Sums over keys of: sim · dout·v (``weighed``), its gradient given the estimate (``direct``), that of the
-    # normaliser (``through``). For the coefficients: each term's share in the first and in the normaliser.
+    # normaliser (``through``). For the coefficients: of s^d · dout·v, and of s^d.
     weighed = tl.zeros((ROWS,), tl.float32)
     direct = tl.zeros((ROWS, FP), tl.float32)
     through = tl.zeros((ROWS, FP), tl.float32)
@@ -146,54 +151,55 @@ def query_grads_kernel(
         if TERM2:
             half = tl.zeros((ROWS, FP), tl.float32)
             for group in tl.static_range(FP // NUM_I):
-                some = load_columns(q, row, real, q_time, group * NUM_I, NUM_I, F, FP, OPERAND)
+                some = load_columns(q, row, real, q_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN)
                 feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
                 state = tl.load(prefix + feature[:, None] * DP + d[None, :])
                 dfeatures = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
                 half += contract(some, dfeatures, ROWS, NUM_I, FP)
             half *= keep[:, None]
             share2 = tl.sum(half * precise, axis=1)
-            weighed += share2 * c2
-            direct += half * (inverse * 2.0 * c2)[:, None]
+            weighed += share2 * k2
+            direct += half * (inverse * 2.0 * k2)[:, None]
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
                 half = dot_precisely(queries, square, PRECISION) * keep[:, None]
                 sum2 = tl.sum(half * precise, axis=1)
-                through += half * (2.0 * c2)
+                through += half * (2.0 * k2)
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
             linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION) * keep[:, None]
             share1 = tl.sum(linear * precise, axis=1)
-            weighed += share1 * c1
-            direct += linear * (inverse * c1)[:, None]
+            weighed += share1 * k1
+            direct += linear * (inverse * k1)[:, None]
             if NORMALIZE:
                 linear = tl.load(prefix_moments + LINEAR + i)[None, :] * keep[:, None]
                 sum1 = tl.sum(linear * precise, axis=1)
-                through += linear * c1
+                through += linear * k1
         if TERM0:
             constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
             share0 = tl.sum(grads.to(tl.float32) * constant[None, :], axis=1) * keep
-            weighed += share0 * c0
+            weighed += share0 * k0
             sum0 = tl.load(prefix_moments + CONSTANT) * keep
         direct += through * estimate[:, None]
 
     if CAUSAL:
-        k0 = c0
-        k1 = c1 * scale
-        k2 = c2 * scale * scale
         chunk_end = tl.minimum(chunk_start + CHUNK, sequence_end)
         if not GATHERED:
             chunk_end = tl.minimum(chunk_end, end)
+        k += batch * k_batch + key_head.to(tl.int64) * K_HEAD + chunk_start.to(tl.int64) * k_time
+        v += batch * v_batch + key_head.to(tl.int64) * V_HEAD + chunk_start.to(tl.int64) * v_time
+        key_mask += batch * num_keys + chunk_start
         column = tl.arange(0, COLUMNS)
-        for first in range(chunk_start, chunk_end, COLUMNS):
+        for first in range(0, chunk_end - chunk_start, COLUMNS):
             key = first + column
-            visible = key < chunk_end
+            visible = key < chunk_end - chunk_start
             if HAS_MASK:
                 visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
-            at_key = key.to(tl.int64)
-            keys = load_rows(k, at_key, visible, k_time, F, FP, OPERAND)
-            values = load_rows(v, at_key, visible, v_time, D, DP, OPERAND)
-            seen = (key[None, :] <= position[:, None]) & visible[None, :]
+            keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
+            values = load_rows(v, key, visible, v_time, D, DP, OPERAND, EVEN and not HAS_MASK)
+            seen = key[None, :] <= (position - chunk_start)[:, None]
+            if TERM0:
+                seen = seen & visible[None, :]
             s = tl.where(seen, tl.dot(queries, tl.trans(keys), input_precision=PRECISION), 0.0)
             dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
             sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
@@ -206,16 +212,15 @@ def query_grads_kernel(
             if TERM0:
                 sim = tl.where(seen, sim, 0.0)
             if COEFFICIENT_GRADS:
-                hidden = tl.where(seen, dsim, 0.0)
                 if TERM0:
-                    share0 += tl.sum(hidden, axis=1)
+                    share0 += tl.sum(tl.where(seen, dsim, 0.0), axis=1)
                     sum0 += tl.sum(seen.to(tl.float32), axis=1)
                 if TERM1:
-                    share1 += tl.sum(hidden * s, axis=1) * scale
-                    sum1 += tl.sum(s, axis=1) * scale
+                    share1 += tl.sum(dsim * s, axis=1)
+                    sum1 += tl.sum(s, axis=1)
                 if TERM2:
-                    share2 += tl.sum(hidden * s * s, axis=1) * (scale * scale)
-                    sum2 += tl.sum(s * s, axis=1) * (scale * scale)
+                    share2 += tl.sum(dsim * s * s, axis=1)
+                    sum2 += tl.sum(s * s, axis=1)
             if NORMALIZE:
                 weighed += tl.sum(sim * dsim, axis=1)
                 through = tl.dot(steep.to(OPERAND), keys, through, input_precision=PRECISION)
@@ -226,16 +231,13 @@ def query_grads_kernel(
     if NORMALIZE:
         exact = -weighed * inverse * inverse
         direct += through * (exact - estimate)[:, None]
-        tl.store(dnormalizer + at_query, exact, mask=real)
-    mask = real[:, None]
-    if F != FP:
-        mask = mask & (i < F)[None, :]
-    tl.store(dq + at_query[:, None] * F + i[None, :], direct.to(dq.dtype.element_ty), mask=mask)
+        tl.store(dnormalizer + at_query + at_output, exact, mask=real)
+    store_rows(dq + at_query * F, at_output, real, direct, F, F, FP, EVEN)
     if COEFFICIENT_GRADS:
         to = dcoefficients + (tile.to(tl.int64) * num_heads + head) * (TERM0 + TERM1 + TERM2)
         if TERM0:
             tl.store(to, tl.sum(share0 * inverse + sum0 * exact, axis=0))
         if TERM1:
-            tl.store(to + TERM0, tl.sum(share1 * inverse + sum1 * exact, axis=0))
+            tl.store(to + TERM0, tl.sum(share1 * inverse + sum1 * exact, axis=0) * scale)
         if TERM2:
-            tl.store(to + TERM0 + TERM1, tl.sum(share2 * inverse + sum2 * exact, axis=0))
+            tl.store(to + TERM0 + TERM1, tl.sum(share2 * inverse + sum2 * exact, axis=0) * (scale * scale))

@@ -4,8 +4,9 @@ Rows of a state are the features in square form: x_i·x_j for all i and j (FP² 
 terms there are. Both triangles of x_i·x_j are there, so no feature needs a weight, and sums are symmetric. The sums of
 features alone are called moments: Σ xxᵀ, Σ x and a count.
 
-Over keys the values are v and every key weighs 1; over queries, for the gradients of the keys, the values are
-dout / normaliser, a query weighs ``weights``, and the walk goes from the last chunk to the first.
+Over keys the values are v and every key weighs 1. Over queries, for the gradients of the keys, the values are
+c_d·scale^d · dout / normaliser, a query weighs c_d·scale^d · ``weights``, and the walk goes from the last chunk to the
+first. A sum over keys is not scaled, since heads that share it differ in their coefficients.
 """
 
 import triton
@@ -32,15 +33,15 @@ def states_kernel(
     prefix_moments,
     x_batch,
     x_time,
-    x_head,
     v_batch,
     v_time,
-    v_head,
     num_rows,
     row_length,
     pieces_per_row,
     num_key_heads,
     scale,
+    X_HEAD: tl.constexpr,
+    V_HEAD: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -55,6 +56,7 @@ def states_kernel(
     NUM_I: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
     TABLE: tl.constexpr,
     PACKED: tl.constexpr,
     GATHERED: tl.constexpr,
@@ -73,10 +75,11 @@ def states_kernel(
 
     ``partial`` (segments, key heads, features · (DP + 1)) takes the sums over single segments (``WRITE_TOTAL``), and
     gives those over the segments before this one (``HAS_START``). ``prefix`` is what a sequence holds before each
-    chunk, times scale^degree, plus ``initial``. Where queries are gathered, ``row_borders`` says which of the sorted
-    rows belong to which chunk (``BY_CHUNK``); else a segment's rows are a range.
+    chunk, plus ``initial``. Where queries are gathered, ``row_borders`` says which of the sorted rows belong to which
+    chunk (``BY_CHUNK``); else a segment's rows are a range, of whole tiles if ``EVEN``.
     """
     GROUPS: tl.constexpr = FP // NUM_I if TERM2 else 0
+    FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
     group = tl.program_id(0) % (GROUPS + 1)
     head = tl.program_id(0) // (GROUPS + 1) % num_key_heads
     segment = tl.program_id(0) // (GROUPS + 1) // num_key_heads
@@ -90,10 +93,12 @@ def states_kernel(
     if BY_CHUNK:
         start = tl.load(row_borders + chunk)
         end = tl.load(row_borders + chunk + num_chunks)
-    x += batch * x_batch + head.to(tl.int64) * GROUP * x_head
-    v += batch * v_batch + head.to(tl.int64) * GROUP * v_head
+    x += batch * x_batch + head.to(tl.int64) * (GROUP * X_HEAD)
+    v += batch * v_batch + head.to(tl.int64) * (GROUP * V_HEAD)
     key_mask += batch * num_rows
-    FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
+    at_head = batch * num_rows * (num_key_heads * GROUP) + head * GROUP
+    normalizer += at_head
+    weights += at_head
     partial += (segment * num_key_heads + head).to(tl.int64) * (FEATURES * (DP + 1))
     prefix += (chunk.to(tl.int64) * num_key_heads + head) * (FEATURES * DP)
     prefix_moments += (chunk.to(tl.int64) * num_key_heads + head) * FEATURES
@@ -121,14 +126,10 @@ def states_kernel(
                 prefix,
                 prefix_moments,
                 x_time,
-                x_head,
                 v_time,
-                v_head,
-                num_rows,
                 num_key_heads,
                 scale,
                 sequence,
-                batch,
                 head,
                 group,
                 start,
@@ -137,6 +138,8 @@ def states_kernel(
                 num_chunks,
                 WHICH == 1,
                 FEATURES,
+                X_HEAD,
+                V_HEAD,
                 GROUP,
                 F,
                 FP,
@@ -150,6 +153,7 @@ def states_kernel(
                 NUM_I,
                 OPERAND,
                 PRECISION,
+                EVEN,
                 GATHERED,
                 BY_CHUNK,
                 OF_QUERIES,
@@ -180,14 +184,10 @@ def _walk(
     prefix,
     prefix_moments,
     x_time,
-    x_head,
     v_time,
-    v_head,
-    num_rows,
     num_key_heads,
     scale,
     sequence,
-    batch,
     head,
     group,
     start,
@@ -196,6 +196,8 @@ def _walk(
     num_chunks,
     MOMENTS: tl.constexpr,
     FEATURES: tl.constexpr,
+    X_HEAD: tl.constexpr,
+    V_HEAD: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -209,6 +211,7 @@ def _walk(
     NUM_I: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
     GATHERED: tl.constexpr,
     BY_CHUNK: tl.constexpr,
     OF_QUERIES: tl.constexpr,
@@ -223,165 +226,164 @@ def _walk(
 ):
     LINEAR: tl.constexpr = TERM2 * FP * FP
     CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
-    rows = tl.arange(0, ROWS)
+    ALL_REAL: tl.constexpr = EVEN and not HAS_MASK
+    row = tl.arange(0, ROWS)
     i = tl.arange(0, FP)
     d = tl.arange(0, DP)
+    one = tl.arange(0, 1)
+    at_square = i[:, None] * FP + i[None, :]
+    at_linear = (LINEAR + i)[:, None] * DP + d[None, :]
+    at_values = (group * (NUM_I * FP) + tl.arange(0, NUM_I * FP))[:, None] * DP + d[None, :]
+    moments = partial + FEATURES * DP
     square = tl.zeros((FP, FP), tl.float32)
     linear = tl.zeros((FP, DP), tl.float32)
     linear_moment = tl.zeros((FP,), tl.float32)
     constant = tl.zeros((DP,), tl.float32)
     constant_moment = tl.zeros((1,), tl.float32)
     values = tl.zeros((NUM_I * FP, DP), tl.float32)
-    feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
-    moment_start = partial + FEATURES * DP
     if HAS_START:
         if MOMENTS:
             if TERM2:
-                square = tl.load(moment_start + i[:, None] * FP + i[None, :])
+                square = tl.load(moments + at_square)
             if TERM1:
-                linear = tl.load(partial + (LINEAR + i)[:, None] * DP + d[None, :])
-                linear_moment = tl.load(moment_start + LINEAR + i)
+                linear = tl.load(partial + at_linear)
+                linear_moment = tl.load(moments + LINEAR + i)
             if TERM0:
                 constant = tl.load(partial + CONSTANT * DP + d)
-                constant_moment = tl.load(moment_start + CONSTANT + tl.arange(0, 1))
+                constant_moment = tl.load(moments + CONSTANT + one)
         else:
-            values = tl.load(partial + feature[:, None] * DP + d[None, :])
+            values = tl.load(partial + at_values)
 
-    # Gathered rows come chunk by chunk; all others as one range, in which chunks end at regular places.
-    NESTED: tl.constexpr = BY_CHUNK and WRITE_PREFIX
-    for outer in range(num_chunks if NESTED else 1):
+    # Rows are walked in stretches, the rows of one chunk (or all, if no states are written on the way), and a
+    # stretch in steps: a tile of rows of one of the heads that share the state.
+    for turn in range(num_chunks if WRITE_PREFIX else 1):
         first = start
         last = end
-        if NESTED:
-            turn = num_chunks - 1 - outer if OF_QUERIES else outer
-            first = tl.load(row_borders + chunk + turn)
-            last = tl.load(row_borders + chunk + turn + 1)
+        if WRITE_PREFIX:
+            place = num_chunks - 1 - turn if OF_QUERIES else turn
+            if BY_CHUNK:
+                first = tl.load(row_borders + chunk + place)
+                last = tl.load(row_borders + chunk + place + 1)
+            else:
+                first = start + place * CHUNK
+                last = tl.minimum(first + CHUNK, end)
+            to = prefix + place.to(tl.int64) * num_key_heads * (FEATURES * DP)
+            to_moments = prefix_moments + place.to(tl.int64) * num_key_heads * FEATURES
+            if MOMENTS:
+                if TERM2:
+                    y2 = square
+                    if HAS_INITIAL:
+                        y2 += tl.load(initial_moments + at_square)
+                    tl.store(to_moments + at_square, y2)
+                if TERM1:
+                    y1 = linear
+                    y1_moment = linear_moment
+                    if HAS_INITIAL:
+                        y1 += tl.load(initial + at_linear)
+                        y1_moment += tl.load(initial_moments + LINEAR + i)
+                    tl.store(to + at_linear, y1.to(prefix.dtype.element_ty))
+                    tl.store(to_moments + LINEAR + i, y1_moment)
+                if TERM0:
+                    y0 = constant
+                    y0_moment = constant_moment
+                    if HAS_INITIAL:
+                        y0 += tl.load(initial + CONSTANT * DP + d)
+                        y0_moment += tl.load(initial_moments + CONSTANT + one)
+                    tl.store(to + CONSTANT * DP + d, y0.to(prefix.dtype.element_ty))
+                    tl.store(to_moments + CONSTANT + one, y0_moment)
+            else:
+                y2 = values
+                if HAS_INITIAL:
+                    y2 += tl.load(initial + at_values)
+                tl.store(to + at_values, y2.to(prefix.dtype.element_ty))
         num_tiles = tl.cdiv(last - first, ROWS)
-        if NESTED:
-            num_steps = num_tiles * GROUP + 1
-        else:
-            num_steps = num_tiles * GROUP
-        for step in range(num_steps):
+        for step in range(num_tiles * GROUP):
             member = step % GROUP
-            tile = num_tiles - 1 - step // GROUP if OF_QUERIES else step // GROUP
-            if WRITE_PREFIX:
-                if NESTED:
-                    place = turn
-                    is_border = step == 0
-                else:
-                    place = tile * ROWS // CHUNK
-                    if OF_QUERIES:
-                        is_border = (member == 0) & (((tile + 1) * ROWS % CHUNK == 0) | (step == 0))
-                    else:
-                        is_border = tile * ROWS % CHUNK == 0
-                if is_border:
-                    to = prefix + place.to(tl.int64) * num_key_heads * (FEATURES * DP)
-                    to_moments = prefix_moments + place.to(tl.int64) * num_key_heads * FEATURES
-                    if MOMENTS:
-                        if TERM2:
-                            at = i[:, None] * FP + i[None, :]
-                            x2 = square * (scale * scale)
-                            if HAS_INITIAL:
-                                x2 += tl.load(initial_moments + at)
-                            tl.store(to_moments + at, x2)
-                        if TERM1:
-                            at = (LINEAR + i)[:, None] * DP + d[None, :]
-                            x1 = linear * scale
-                            x1_moment = linear_moment * scale
-                            if HAS_INITIAL:
-                                x1 += tl.load(initial + at)
-                                x1_moment += tl.load(initial_moments + LINEAR + i)
-                            tl.store(to + at, x1.to(prefix.dtype.element_ty))
-                            tl.store(to_moments + LINEAR + i, x1_moment)
-                        if TERM0:
-                            x0 = constant
-                            x0_moment = constant_moment
-                            if HAS_INITIAL:
-                                x0 += tl.load(initial + CONSTANT * DP + d)
-                                x0_moment += tl.load(initial_moments + CONSTANT + tl.arange(0, 1))
-                            tl.store(to + CONSTANT * DP + d, x0.to(prefix.dtype.element_ty))
-                            tl.store(to_moments + CONSTANT + tl.arange(0, 1), x0_moment)
-                    else:
-                        at = feature[:, None] * DP + d[None, :]
-                        x2 = values * (scale * scale)
-                        if HAS_INITIAL:
-                            x2 += tl.load(initial + at)
-                        tl.store(to + at, x2.to(prefix.dtype.element_ty))
-            if NESTED:
-                # Step 0 only writes, so that chunks without queries are written too.
-                member = (step + GROUP - 1) % GROUP
-                tile = tl.where(step == 0, num_tiles, num_tiles - 1 - (step - 1) // GROUP)
-            index = first + tile * ROWS + rows
-            real = index < last
+            tile_start = first + step // GROUP * ROWS
+            real = tile_start + row < last
             if GATHERED:
-                index = tl.load(order + index, mask=real, other=0)
-            query_head = head * GROUP + member
+                at_row = tl.load(order + tile_start + row, mask=real, other=0).to(tl.int64)
+                x_tile = x + member * X_HEAD
+                v_tile = v + member * V_HEAD
+                at_query = member
+            else:
+                at_row = row
+                x_tile = x + tile_start.to(tl.int64) * x_time + member * X_HEAD
+                v_tile = v + tile_start.to(tl.int64) * v_time + member * V_HEAD
+                at_query = tile_start.to(tl.int64) * (num_key_heads * GROUP) + member
             if HAS_MASK:
-                real = real & (tl.load(key_mask + index, mask=real, other=0) != 0)
-            x_tile = x + member * x_head
-            at_row = index.to(tl.int64)
-            every = load_rows(x_tile, at_row, real, x_time, F, FP, OPERAND)
+                real = real & (tl.load(key_mask + tile_start + row, mask=real, other=0) != 0)
+            every = load_rows(x_tile, at_row, real, x_time, F, FP, OPERAND, ALL_REAL)
             weight = real.to(tl.float32)
             value_scale = weight
             if OF_QUERIES:
-                c0, c1, c2 = load_coefficients(
-                    coefficients, sequence, query_head, num_key_heads * GROUP, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
+                k0, k1, k2 = load_coefficients(
+                    coefficients,
+                    scale,
+                    sequence,
+                    head * GROUP + member,
+                    num_key_heads * GROUP,
+                    HAS_COEFFICIENTS,
+                    TERM0,
+                    TERM1,
+                    TERM2,
                 )
                 if NORMALIZE:
-                    at_query = (batch * num_rows + at_row) * (num_key_heads * GROUP) + query_head
-                    divisor = tl.load(normalizer + at_query, mask=real, other=1.0)
-                    weight = tl.load(weights + at_query, mask=real, other=0.0)
-                    value_scale = 1.0 / tl.abs(divisor) if DROP else 1.0 / divisor
-                    if DROP:
+                    at_weight = at_query + at_row * (num_key_heads * GROUP)
+                    divisor = tl.load(normalizer + at_weight, mask=real, other=1.0)
+                    weight = tl.load(weights + at_weight, mask=real, other=0.0)
+                    if DROP:  # the sign says that the state had no part in this query's output
                         weight = tl.where(divisor < 0, 0.0, weight)
-                        value_scale = tl.where(divisor < 0, 0.0, value_scale)
+                        value_scale = tl.where(divisor < 0, 0.0, 1.0 / divisor)
+                    else:
+                        value_scale = 1.0 / divisor
                 else:
                     weight *= 0.0
             if MOMENTS:
                 if TERM2:
                     right = every
                     if OF_QUERIES:
-                        right = (every.to(tl.float32) * (weight * c2)[:, None]).to(OPERAND)
+                        right = (every.to(tl.float32) * (weight * k2)[:, None]).to(OPERAND)
                     square = tl.dot(tl.trans(every), right, square, input_precision=PRECISION)
                 if TERM1 or TERM0:
-                    value = load_rows(v + member * v_head, at_row, real, v_time, D, DP, OPERAND)
+                    value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
                     scaled = value.to(tl.float32)
                     if OF_QUERIES:
                         scaled *= value_scale[:, None]
                     if TERM1:
                         if OF_QUERIES:
-                            value = (scaled * c1).to(OPERAND)
-                            linear_moment += tl.sum(every.to(tl.float32) * (weight * c1)[:, None], axis=0)
+                            value = (scaled * k1).to(OPERAND)
+                            linear_moment += tl.sum(every.to(tl.float32) * (weight * k1)[:, None], axis=0)
                         else:
                             linear_moment += tl.sum(every.to(tl.float32), axis=0)
                         linear = tl.dot(tl.trans(every), value, linear, input_precision=PRECISION)
                     if TERM0:
                         if OF_QUERIES:
-                            constant += tl.sum(scaled, axis=0) * c0
-                            constant_moment += tl.sum(weight, axis=0) * c0
+                            constant += tl.sum(scaled, axis=0) * k0
+                            constant_moment += tl.sum(weight, axis=0) * k0
                         else:
                             constant += tl.sum(scaled, axis=0)
                             constant_moment += tl.sum(weight, axis=0)
             else:
-                value = load_rows(v + member * v_head, at_row, real, v_time, D, DP, OPERAND)
+                value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
                 if OF_QUERIES:
-                    value = (value.to(tl.float32) * (value_scale * c2)[:, None]).to(OPERAND)
-                some = load_columns(x_tile, at_row, real, x_time, group * NUM_I, NUM_I, F, FP, OPERAND)
+                    value = (value.to(tl.float32) * (value_scale * k2)[:, None]).to(OPERAND)
+                some = load_columns(x_tile, at_row, real, x_time, group * NUM_I, NUM_I, F, FP, OPERAND, ALL_REAL)
                 features = products(some, every, ROWS, NUM_I, FP)
                 values = tl.dot(tl.trans(features), value, values, input_precision=PRECISION)
 
     if WRITE_TOTAL:
         if MOMENTS:
             if TERM2:
-                tl.store(moment_start + i[:, None] * FP + i[None, :], square)
+                tl.store(moments + at_square, square)
             if TERM1:
-                tl.store(partial + (LINEAR + i)[:, None] * DP + d[None, :], linear)
-                tl.store(moment_start + LINEAR + i, linear_moment)
+                tl.store(partial + at_linear, linear)
+                tl.store(moments + LINEAR + i, linear_moment)
             if TERM0:
                 tl.store(partial + CONSTANT * DP + d, constant)
-                tl.store(moment_start + CONSTANT + tl.arange(0, 1), constant_moment)
+                tl.store(moments + CONSTANT + one, constant_moment)
         else:
-            tl.store(partial + feature[:, None] * DP + d[None, :], values)
+            tl.store(partial + at_values, values)
 
 
 @triton.jit

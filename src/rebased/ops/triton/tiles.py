@@ -43,34 +43,66 @@ def locate(
 
 
 @triton.jit
-def load_rows(pointers, rows, real, stride, WIDTH: tl.constexpr, PADDED: tl.constexpr, OPERAND: tl.constexpr):
+def load_rows(
+    pointers,
+    rows,
+    real,
+    stride,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    OPERAND: tl.constexpr,
+    ALL_REAL: tl.constexpr,
+):
     """Some rows of a matrix, (rows, PADDED); zero where ``real`` is False and beyond WIDTH, whatever memory holds."""
-    columns = tl.arange(0, PADDED)
-    mask = real[:, None]
-    if WIDTH != PADDED:
-        mask = mask & (columns < WIDTH)[None, :]
-    return tl.load(pointers + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0).to(OPERAND)
+    return load_columns(pointers, rows, real, stride, 0, PADDED, WIDTH, PADDED, OPERAND, ALL_REAL)
 
 
 @triton.jit
 def load_columns(
-    pointers, rows, real, stride, first, NUM: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, OPERAND: tl.constexpr
+    pointers,
+    rows,
+    real,
+    stride,
+    first,
+    NUM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    OPERAND: tl.constexpr,
+    ALL_REAL: tl.constexpr,
 ):
     """Columns first, first + 1, … of the same rows, (rows, NUM)."""
     columns = first + tl.arange(0, NUM)
-    mask = real[:, None]
-    if WIDTH != PADDED:
-        mask = mask & (columns < WIDTH)[None, :]
-    return tl.load(pointers + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0).to(OPERAND)
+    pointers = pointers + rows[:, None] * stride + columns[None, :]
+    if ALL_REAL:
+        if WIDTH == PADDED:
+            x = tl.load(pointers)
+        else:
+            x = tl.load(pointers, mask=(columns < WIDTH)[None, :], other=0.0)
+    else:
+        if WIDTH == PADDED:
+            x = tl.load(pointers, mask=real[:, None], other=0.0)
+        else:
+            x = tl.load(pointers, mask=real[:, None] & (columns < WIDTH)[None, :], other=0.0)
+    return x.to(OPERAND)
 
 
 @triton.jit
-def store_rows(pointers, rows, real, stride, x, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+def store_rows(
+    pointers, rows, real, x, STRIDE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ALL_REAL: tl.constexpr
+):
     columns = tl.arange(0, PADDED)
-    mask = real[:, None]
-    if WIDTH != PADDED:
-        mask = mask & (columns < WIDTH)[None, :]
-    tl.store(pointers + rows[:, None] * stride + columns[None, :], x.to(pointers.dtype.element_ty), mask=mask)
+    pointers = pointers + rows[:, None] * STRIDE + columns[None, :]
+    x = x.to(pointers.dtype.element_ty)
+    if ALL_REAL:
+        if WIDTH == PADDED:
+            tl.store(pointers, x)
+        else:
+            tl.store(pointers, x, mask=(columns < WIDTH)[None, :])
+    else:
+        if WIDTH == PADDED:
+            tl.store(pointers, x, mask=real[:, None])
+        else:
+            tl.store(pointers, x, mask=real[:, None] & (columns < WIDTH)[None, :])
 
 
 @triton.jit
@@ -97,21 +129,29 @@ def dot_precisely(x, matrix, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_coefficients(
-    pointers, sequence, head, num_heads, HAS: tl.constexpr, TERM0: tl.constexpr, TERM1: tl.constexpr, TERM2: tl.constexpr
+    pointers,
+    scale,
+    sequence,
+    head,
+    num_heads,
+    HAS: tl.constexpr,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
 ):
-    """c0, c1, c2 of a head; 1 where there are none."""
-    c0 = 1.0
-    c1 = 1.0
-    c2 = 1.0
+    """What the powers of qᵀk are multiplied with: c0, c1·scale, c2·scale², where a missing c is 1."""
+    k0 = 1.0
+    k1 = scale
+    k2 = scale * scale
     if HAS:
         pointers += (sequence * num_heads + head) * (TERM0 + TERM1 + TERM2)
         if TERM0:
-            c0 = tl.load(pointers)
+            k0 = tl.load(pointers)
         if TERM1:
-            c1 = tl.load(pointers + TERM0)
+            k1 *= tl.load(pointers + TERM0)
         if TERM2:
-            c2 = tl.load(pointers + TERM0 + TERM1)
-    return c0, c1, c2
+            k2 *= tl.load(pointers + TERM0 + TERM1)
+    return k0, k1, k2
 
 
 @triton.jit

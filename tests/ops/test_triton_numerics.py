@@ -22,7 +22,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def small_tiles(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
     """Many chunks and segments in a short sequence, and few programs: the interpreter runs one after another."""
     tile = Tile(rows=16, columns=16, num_i=feature_dim, num_warps=4, num_stages=2)
-    return Tuning(chunk=32, programs=6, states=tile, forward=tile, query_grads=tile, key_grads=tile)
+    return Tuning(
+        chunk=32, enough_programs=6, wanted_programs=6, states=tile, forward=tile, query_grads=tile, key_grads=tile
+    )
 
 
 def cast(case: Case, dtype: torch.dtype, device: str) -> Case:

@@ -1,53 +1,65 @@
 """What a bench of the operators measures."""
 
-import math
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from rebased.bench import checks
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.peers import PEERS
 from rebased.ops import BACKENDS
 
-__all__ = ["DEVICES", "DTYPES", "OpsBenchConfig"]
+__all__ = ["DEVICES", "DTYPES", "PASSES", "OpsBenchConfig", "backends_on"]
 
-DEVICES = ("cpu", "cuda")
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+PASSES = ("forward", "both")
+"""What one timed call does: forward alone, or forward and backward."""
+
+
+def backends_on(device: str) -> tuple[str, ...]:
+    """The backends of `kernel_attention` that run on ``device``."""
+    return tuple(backend for backend in BACKENDS if device == "cuda" or backend != "triton")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpsBenchConfig:
-    """One bench: every backend and SDPA at every length. Checked on construction."""
+    """One bench: every backend, SDPA and the chosen peers at every length. Checked on construction."""
 
     device: str = "cpu"
     """"cpu" or "cuda"."""
     dtype: str = "float32"
     """Of the inputs: "float32", "float64", "bfloat16" or "float16"."""
     lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
-    """Tokens per sequence, one row of the table each."""
-    backends: tuple[str, ...] = BACKENDS
+    """Tokens per sequence."""
+    backends: tuple[str, ...] = backends_on("cpu")
     """Which backends of `kernel_attention` stand beside SDPA."""
-    backward: bool = False
-    """Time forward and backward together instead of forward alone."""
-    batch_size: int = 1
-    """Sequences per call."""
+    peers: tuple[str, ...] = ()
+    """Which of flash-linear-attention's kernels do too."""
+    passes: tuple[str, ...] = ("forward",)
+    """What is timed: "forward", "both" (forward and backward in one call), or each."""
+    batch_size: int | None = None
+    """Sequences per call at every length; without this and ``tokens``, 1."""
+    tokens: int | None = None
+    """Tokens per call, instead: the batch size at each length is what makes up this number."""
     num_heads: int = 12
-    """Heads of queries, keys and values, for SDPA too."""
+    """Heads of queries, keys and values."""
     feature_dim: int = 16
-    """Size of queries and keys per head. SDPA's are of ``head_dim``."""
+    """Size of queries and keys per head."""
     head_dim: int = 64
     """Size of values per head."""
+    sdpa_heads: int | None = None
+    """SDPA's heads; None is ``num_heads``."""
+    sdpa_head_dim: int | None = None
+    """Size of SDPA's queries, keys and values per head; None is ``head_dim``."""
     threads: int | None = None
     """Threads of one CPU operator; None leaves torch's setting."""
     max_reference_length: int = 2048
     """Longer lengths skip the ``reference`` backend, whose memory is quadratic."""
     max_sdpa_length: int = 32768
     """Longer lengths skip SDPA, whose time is quadratic."""
+    max_peer_length: int = 65536
+    """Longer lengths skip the peers: those whose names begin with "parallel" are quadratic, the other is slow."""
+    accuracy: bool = False
+    """Whether errors against float64 are measured at the very sizes that are timed, which costs quadratic time."""
     min_repetitions: int = 5
     """Calls timed at least."""
     min_seconds: float = 0.5
@@ -57,33 +69,45 @@ class OpsBenchConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        _check_choice("device", self.device, DEVICES)
-        _check_choice("dtype", self.dtype, DTYPES)
-        if not self.backends:
-            raise ValueError(f"backends is empty; it may hold {_listed(BACKENDS)}")
-        for backend in self.backends:
-            _check_choice("backends", backend, BACKENDS)
-        if not self.lengths:
-            raise ValueError("lengths is empty; it must hold at least one positive integer")
+        checks.check_choice("device", self.device, DEVICES)
+        checks.check_choice("dtype", self.dtype, DTYPES)
+        checks.check_lengths("lengths", self.lengths)
+        checks.check_choices("backends", self.backends, BACKENDS)
+        checks.check_choices("passes", self.passes, PASSES)
+        if self.peers:
+            checks.check_choices("peers", self.peers, PEERS)
+        for name in ("batch_size", "tokens", "num_heads", "feature_dim", "head_dim", "sdpa_heads", "sdpa_head_dim"):
+            checks.check_positive(name, getattr(self, name))
+        for name in ("threads", "min_repetitions"):
+            checks.check_positive(name, getattr(self, name))
+        for name in ("max_reference_length", "max_sdpa_length", "max_peer_length", "min_seconds"):
+            checks.check_duration(name, getattr(self, name))
+        if self.tokens is not None:
+            self._check_tokens(self.tokens)
+
+    def _check_tokens(self, tokens: int) -> None:
+        if self.batch_size is not None:
+            raise ValueError(f"tokens: {tokens} and batch_size: {self.batch_size} exclude each other; give one")
         for length in self.lengths:
-            _check_positive("lengths", length)
-        _check_distinct("lengths", self.lengths)
-        _check_distinct("backends", self.backends)
-        for name in ("batch_size", "num_heads", "feature_dim", "head_dim", "min_repetitions"):
-            _check_positive(name, getattr(self, name))
-        if self.threads is not None:
-            _check_positive("threads", self.threads)
-        for name in ("max_reference_length", "max_sdpa_length", "min_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} must be finite and not negative")
+            if tokens % length:
+                raise ValueError(f"tokens: {tokens} is no multiple of the length {length}")
 
     def check_machine(self) -> None:
         """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
-        processors = os.cpu_count() or 1
-        if self.threads is not None and self.threads > processors:
-            raise ValueError(f"threads: {self.threads} is more than the {processors} processors of this machine")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
+        checks.check_machine(self.device, self.threads)
+
+    def batch_at(self, length: int) -> int:
+        """Sequences per call at ``length``."""
+        return self.batch_size or 1 if self.tokens is None else self.tokens // length
+
+    def skip_reason(self, candidate: str, length: int) -> str | None:
+        """Why ``candidate`` is not to be tried at ``length``; ``None`` if it is."""
+        limits = {"reference": "max_reference_length", "sdpa": "max_sdpa_length"}
+        limits |= dict.fromkeys(self.peers, "max_peer_length")
+        limit = limits.get(candidate)
+        if limit is not None and length > getattr(self, limit):
+            return f"longer than {limit}={getattr(self, limit)}"
+        return None
 
     @property
     def torch_device(self) -> torch.device:
@@ -96,25 +120,11 @@ class OpsBenchConfig:
         return DTYPES[self.dtype]
 
     @property
+    def sdpa_shape(self) -> tuple[int, int]:
+        """SDPA's number of heads and their size."""
+        return self.sdpa_heads or self.num_heads, self.sdpa_head_dim or self.head_dim
+
+    @property
     def candidates(self) -> tuple[str, ...]:
-        """What is timed, in order: the backends, then "sdpa"."""
-        return (*self.backends, "sdpa")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r} is unknown; it may be {_listed(choices)}")
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name}: {value} is not a positive integer")
-
-
-def _check_distinct(name: str, values: tuple[object, ...]) -> None:
-    if len(set(values)) != len(values):
-        raise ValueError(f"{name}: {', '.join(map(str, values))} names an entry twice")
+        """What is timed, in order: the backends, "sdpa", the peers."""
+        return (*self.backends, "sdpa", *self.peers)

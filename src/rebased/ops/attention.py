@@ -1,6 +1,5 @@
 """Kernel attention over sequences: arguments are checked here, a backend does the work."""
 
-import logging
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -10,17 +9,13 @@ from torch import Tensor
 
 from rebased.kernels import REBASED, Kernel, TermKernel
 from rebased.ops import checks, operator, reference
+from rebased.ops.backends import BACKENDS, choose_backend
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.normalize import divide
 from rebased.ops.positions import token_counts, token_positions
 from rebased.ops.state import KernelState, count_features
 
 __all__ = ["BACKENDS", "attention_matrix", "kernel_attention"]
-
-BACKENDS = ("reference", "chunked", "triton")
-"""What ``backend`` may name, beside "auto"."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @overload
@@ -92,16 +87,13 @@ def kernel_attention(
     kernels the output is finite, inside the range of v and 0 up to rounding (docs/numerics.md says how far), and 0
     where every similarity is zero.
 
-    Backends: "reference" is the definition, quadratic; "chunked" is linear, in plain torch; "auto" chooses. Raises
-    ValueError (TypeError for a wrong type) that names the argument.
+    Backends: "reference" is the definition, quadratic; "chunked" is linear, in plain torch; "triton" is linear and fast,
+    for polynomials on a CUDA device; "auto" chooses. Raises ValueError (TypeError for a wrong type) that names the
+    argument.
     """
     checks.check_settings(kernel, scale, eps, normalize=normalize, causal=causal, return_state=return_state)
-    checks.check_backend(backend, BACKENDS)
     call = _prepare(q, k, v, kernel, scale, eps, normalize, key_mask, state, cu_seqlens, at)
-    if backend == "auto":
-        backend = "chunked"
-        if not torch.compiler.is_compiling():  # a log call would break the graph
-            _LOGGER.debug("backend='auto' chose %r for %s on %s", backend, tuple(q.shape), q.device)
+    backend = choose_backend(backend, call.q, kernel)
     if backend == "reference":
         out, values, normalizer = _run_reference(call, normalize=normalize, causal=causal, return_state=return_state)
     else:

@@ -125,11 +125,6 @@ def check_features(kernel: Kernel, features: Tensor, x: Tensor) -> None:
         )
 
 
-def check_backend(backend: str, backends: tuple[str, ...]) -> None:
-    if backend not in ("auto", *backends):
-        raise ValueError(f"backend={backend!r} is unknown; it may be 'auto', {', '.join(map(repr, backends))}")
-
-
 def checked_positions(positions: Tensor, limit: int, name: str) -> Tensor:
     """``positions`` as int64, after a check that each is in 0 .. limit - 1."""
     checked: Tensor = _checked_positions(positions.to(torch.int64), limit, name)

@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rebased.kernels import REBASED, Kernel
-from rebased.ops import checks
+from rebased.kernels import REBASED, Kernel, Polynomial, TermKernel
+from rebased.ops import checks, step_operator
+from rebased.ops.backends import choose_step_backend
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.normalize import divide, drop_rounding
 from rebased.ops.positions import token_positions
@@ -26,12 +27,16 @@ def kernel_attention_step(
     normalize: bool = True,
     key_mask: Bool[Tensor, " B"] | None = None,
     inplace: bool = False,
+    backend: str = "auto",
 ) -> tuple[Float[Tensor, "B H D"], KernelState]:
     """Absorb one token into ``state`` and return its output and the new state.
 
     ``S += φ(k)vᵀ``, ``z += φ(k)``, ``out = φ(q)·S / (φ(q)·z + eps)``: position t of `kernel_attention`, if ``state``
     held tokens 0..t-1. Where ``key_mask`` is False the token is not absorbed, and the output is that of the state
     alone. ``inplace`` writes the given state's tensors and returns the same object; it is not for training.
+
+    Backends: "torch" is plain torch; "triton" is one launch, for polynomials on a CUDA device where no gradient is
+    asked for; "auto" takes it where it can.
     """
     checks.check_settings(kernel, scale, eps, normalize=normalize, inplace=inplace)
     checks.check_qkv(q, k, v, axes="B H F")
@@ -46,6 +51,12 @@ def kernel_attention_step(
     if kernel.max_len is not None:
         positions = token_positions(None if key_mask is None else key_mask[:, None], None, state.count, k[:, None])
         positions = checks.checked_positions(positions, kernel.max_len, "state.count (kernel.max_len)")
+    terms = [x for x in kernel.terms if isinstance(x, Tensor)] if isinstance(kernel, TermKernel) else []
+    needs_grad = torch.is_grad_enabled() and any(
+        x.requires_grad for x in (q, k, v, state.values, state.normalizer, *terms)
+    )
+    if choose_step_backend(backend, q, v, state, kernel, needs_grad=needs_grad) == "triton":
+        return _launch(q, k, v, state, kernel, scale, eps, normalize, key_mask, inplace)
     out_dtype = v.dtype
     q, k, v = (x.to(compute_dtype(x)) for x in (q, k, v))
     if key_mask is not None:
@@ -75,3 +86,31 @@ def kernel_attention_step(
         count = torch.ones_like(state.count) if key_mask is None else key_mask.to(state.count.dtype)
         outer = k_features[..., None] * v[..., None, :]
     return out.to(out_dtype), state.plus(outer, k_features, count, inplace=inplace)
+
+
+def _launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: KernelState,
+    kernel: Kernel,
+    scale: float | None,
+    eps: float,
+    normalize: bool,
+    key_mask: Tensor | None,
+    inplace: bool,
+) -> tuple[Tensor, KernelState]:
+    assert isinstance(kernel, Polynomial)
+    scale, eps = kernel.resolve(q.shape[-1], scale, eps, normalize=normalize)
+    coefficients = None
+    if not kernel.is_monic:
+        coefficients = kernel.coefficients(q.shape[1], dtype=torch.float32, device=q.device)
+        coefficients = coefficients.expand(q.shape[0], -1, -1)
+    tensors = state.values, state.normalizer, state.count, state.values_residual, state.normalizer_residual
+    settings = kernel.degrees, scale, eps, normalize, kernel.nonnegative
+    if inplace:
+        return step_operator.step_inplace(q, k, v, coefficients, key_mask, *tensors, *settings), state
+    out, values, normalizer, count, *residuals = step_operator.step(
+        q, k, v, coefficients, key_mask, *tensors, *settings
+    )
+    return out, KernelState(values, normalizer, count, state.kernel, *residuals)

@@ -528,8 +528,10 @@ def _segment_length(plan: Plan, row_length: int) -> int:
     sizes = plan.tuning
     chunks = triton.cdiv(row_length, sizes.chunk)
     programs = plan.num_key_heads * (_feature_groups(plan) + 1) * (1 if plan.is_packed else plan.a.num_sequences)
-    wanted = triton.cdiv(sizes.programs, programs)
-    return sizes.chunk * triton.next_power_of_2(triton.cdiv(chunks, wanted))
+    if programs >= sizes.enough_programs:
+        return sizes.chunk * triton.next_power_of_2(chunks)
+    segment = max(1, chunks * programs // sizes.wanted_programs)
+    return sizes.chunk * (1 << segment.bit_length() - 1)
 
 
 def _sum_segments(plan: Plan, partial: Tensor, segments: Pieces, *, reverse: bool, write_prefix: bool) -> Tensor:

@@ -73,9 +73,8 @@ def forward_kernel(
     ROUNDING: tl.constexpr,
 ):
     """One program: one tile of queries of one head. Of the normaliser, the sign says that the state was dropped."""
-    tile = tl.program_id(0) % tiles_per_row
-    head = tl.program_id(0) // tiles_per_row % num_heads
-    tile += tl.program_id(0) // tiles_per_row // num_heads * tiles_per_row
+    head = tl.program_id(0) % num_heads  # neighbours in memory are neighbours in time
+    tile = tl.program_id(0) // num_heads
     sequence, start, end, chunk, chunk_start, sequence_end = locate(
         tile, table, num_queries, tiles_per_row, ROWS, CHUNK, TABLE
     )

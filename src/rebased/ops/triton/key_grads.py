@@ -76,9 +76,8 @@ def key_grads_kernel(
     CLAMP: tl.constexpr,
 ):
     """One program: one tile of keys (ROWS) of one key head; its queries come COLUMNS at a time."""
-    tile = tl.program_id(0) % tiles_per_row
-    key_head = tl.program_id(0) // tiles_per_row % num_key_heads
-    tile += tl.program_id(0) // tiles_per_row // num_key_heads * tiles_per_row
+    key_head = tl.program_id(0) % num_key_heads  # neighbours in memory are neighbours in time
+    tile = tl.program_id(0) // num_key_heads
     sequence, start, end, chunk, chunk_start, sequence_end = locate(
         tile, table, num_keys, tiles_per_row, ROWS, CHUNK, TABLE
     )

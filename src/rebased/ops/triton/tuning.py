@@ -1,6 +1,6 @@
 """Sizes of tiles and chunks, and how many warps share a tile."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -24,8 +24,10 @@ class Tile:
 class Tuning:
     chunk: int
     """Tokens between two stored states; a power of two."""
-    programs: int
-    """How many programs the sums are to be spread over, if there is work for as many."""
+    enough_programs: int
+    """With as many, sums walk each sequence once, from end to end."""
+    wanted_programs: int
+    """Else sequences are cut into segments, to have as many, and walked twice."""
     states: Tile
     forward: Tile
     query_grads: Tile
@@ -38,11 +40,13 @@ def tuning(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
     is_half = dtype == torch.bfloat16
     num_i = max(1, (128 if is_half else 64) // feature_dim)
     tile = Tile(rows=64, columns=64, num_i=num_i, num_warps=4, num_stages=2)
+    narrow = head_dim <= 32
     return Tuning(
-        chunk=256,
-        programs=264,
-        states=Tile(rows=64, columns=64, num_i=num_i, num_warps=4, num_stages=3 if is_half else 2),
-        forward=tile,
-        query_grads=tile,
-        key_grads=tile,
+        chunk=128 if narrow else 256,
+        enough_programs=264,
+        wanted_programs=1056,
+        states=replace(tile, num_stages=3 if is_half else 2),
+        forward=replace(tile, num_stages=1 if narrow else 2),
+        query_grads=replace(tile, num_stages=3 if is_half else 2),
+        key_grads=replace(tile, columns=32),
     )

@@ -1,0 +1,64 @@
+"""Checks that the benches' configs share: each raises ValueError naming the field, what it was and what it may be."""
+
+import math
+import os
+from collections.abc import Iterable
+
+import torch
+
+__all__ = ["DEVICES", "DTYPES", "check_choice", "check_choices", "check_duration", "check_machine", "check_positive"]
+
+DEVICES = ("cpu", "cuda")
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: {value!r} is unknown; it may be {', '.join(choices)}")
+
+
+def check_choices(name: str, values: tuple[str, ...], choices: Iterable[str]) -> None:
+    """At least one, each among ``choices``, none twice."""
+    if not values:
+        raise ValueError(f"{name} is empty; it may hold {', '.join(choices)}")
+    for value in values:
+        check_choice(name, value, choices)
+    _check_distinct(name, values)
+
+
+def check_lengths(name: str, values: tuple[int, ...]) -> None:
+    if not values:
+        raise ValueError(f"{name} is empty; it must hold at least one positive integer")
+    for value in values:
+        check_positive(name, value)
+    _check_distinct(name, values)
+
+
+def check_positive(name: str, value: int | None) -> None:
+    """``None`` passes: it stands for a default."""
+    if value is not None and value < 1:
+        raise ValueError(f"{name}: {value} is not a positive integer")
+
+
+def check_duration(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value} must be finite and not negative")
+
+
+def check_machine(device: str, threads: int | None) -> None:
+    """Raise ValueError if this machine lacks what a bench takes."""
+    processors = os.cpu_count() or 1
+    if threads is not None and threads > processors:
+        raise ValueError(f"threads: {threads} is more than the {processors} processors of this machine")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
+
+
+def _check_distinct(name: str, values: tuple[object, ...]) -> None:
+    if len(set(values)) != len(values):
+        raise ValueError(f"{name}: {', '.join(map(str, values))} names an entry twice")

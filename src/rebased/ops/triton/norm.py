@@ -1,0 +1,255 @@
+"""Norm, scale and shift of rows: one kernel in each direction, a program holding whole rows.
+
+Rows are counted within a group, which has one weight and one bias. Names in kernels: W is the width and WP the next
+power of two; a row begins at (row // inner) · x_outer + (row % inner) · x_inner, so that heads cut out of a wider
+projection need no copy.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rebased.ops.triton.launch import launch
+from rebased.ops.triton.tiles import load_rows, store_rows
+
+TILE_ELEMENTS = 2048
+"""How many numbers a program holds at a time, unless one row is more: 16 a thread, two loads of bfloat16."""
+NUM_PROGRAMS = 528
+"""How many programs the backward pass is spread over: four for each multiprocessor of an H100 or H200."""
+
+
+@triton.jit
+def norm_forward_kernel(
+    x,
+    weight,
+    bias,
+    out,
+    mean,
+    rstd,
+    x_group,
+    x_outer,
+    x_inner,
+    inner,
+    weight_group,
+    bias_group,
+    num_rows,
+    tiles_per_group,
+    eps,
+    W: tl.constexpr,
+    WP: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """One program: one tile of rows."""
+    group = (tl.program_id(0) // tiles_per_group).to(tl.int64)
+    row = tl.program_id(0) % tiles_per_group * ROWS + tl.arange(0, ROWS)
+    real = row < num_rows
+    column = tl.arange(0, WP)
+    start = (row // inner).to(tl.int64) * x_outer + (row % inner).to(tl.int64) * x_inner
+    row = row.to(tl.int64)
+    y = load_rows(x + group * x_group, start, real, 1, W, WP, tl.float32, False)
+    if NORMALIZE:
+        average = tl.sum(y, axis=1) / W
+        y -= average[:, None]
+        if W != WP:
+            y = tl.where((column < W)[None, :], y, 0.0)
+        scale = tl.rsqrt(tl.sum(y * y, axis=1) / W + eps)
+        y *= scale[:, None]
+        tl.store(mean + group * num_rows + row, average, mask=real)
+        tl.store(rstd + group * num_rows + row, scale, mask=real)
+    if HAS_WEIGHT:
+        y *= tl.load(weight + group * weight_group + column, mask=column < W, other=0.0).to(tl.float32)[None, :]
+    if HAS_BIAS:
+        y += tl.load(bias + group * bias_group + column, mask=column < W, other=0.0).to(tl.float32)[None, :]
+    store_rows(out + group * num_rows * W, row, real, y, W, W, WP, False)
+
+
+@triton.jit
+def norm_backward_kernel(
+    dout,
+    x,
+    mean,
+    rstd,
+    weight,
+    dx,
+    partial,
+    x_group,
+    x_outer,
+    x_inner,
+    inner,
+    weight_group,
+    num_rows,
+    tiles_per_group,
+    programs_per_group,
+    W: tl.constexpr,
+    WP: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    WEIGHT_GRAD: tl.constexpr,
+    BIAS_GRAD: tl.constexpr,
+):
+    """One program: every programs_per_group-th tile of a group, and one row each of the parameters' partial sums."""
+    group = (tl.program_id(0) // programs_per_group).to(tl.int64)
+    column = tl.arange(0, WP)
+    x += group * x_group
+    dout += group * num_rows * W
+    dx += group * num_rows * W
+    mean += group * num_rows
+    rstd += group * num_rows
+    # Sums are kept for each row of the tile and added up once: within the loop no thread waits for another one's rows.
+    dweight = tl.zeros((ROWS, WP), tl.float32)
+    dbias = tl.zeros((ROWS, WP), tl.float32)
+    for tile in range(tl.program_id(0) % programs_per_group, tiles_per_group, programs_per_group):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        real = row < num_rows
+        start = (row // inner).to(tl.int64) * x_outer + (row % inner).to(tl.int64) * x_inner
+        row = row.to(tl.int64)
+        grad = load_rows(dout, row, real, W, W, WP, tl.float32, False)
+        if NORMALIZE or WEIGHT_GRAD:
+            normalized = load_rows(x, start, real, 1, W, WP, tl.float32, False)
+        if NORMALIZE:
+            scale = tl.load(rstd + row, mask=real, other=0.0)
+            # Beyond the width this is not zero, but the gradient is, which all sums multiply it with.
+            normalized = (normalized - tl.load(mean + row, mask=real, other=0.0)[:, None]) * scale[:, None]
+        if WEIGHT_GRAD:
+            dweight += grad * normalized
+        if BIAS_GRAD:
+            dbias += grad
+        if HAS_WEIGHT:
+            factor = tl.load(weight + group * weight_group + column, mask=column < W, other=0.0)
+            grad *= factor.to(tl.float32)[None, :]
+        if NORMALIZE:
+            average = tl.sum(grad, axis=1) / W
+            along_x = tl.sum(grad * normalized, axis=1) / W
+            grad = (grad - average[:, None] - normalized * along_x[:, None]) * scale[:, None]
+        store_rows(dx, row, real, grad, W, W, WP, False)
+    partial += tl.program_id(0).to(tl.int64) * W + column
+    if WEIGHT_GRAD:
+        tl.store(partial, tl.sum(dweight, axis=0), mask=column < W)
+        partial += tl.num_programs(0).to(tl.int64) * W
+    if BIAS_GRAD:
+        tl.store(partial, tl.sum(dbias, axis=0), mask=column < W)
+
+
+def forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalize: bool, *, grouped: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, mean and 1 / sqrt(var + eps), the latter two empty without a norm."""
+    num_groups, num_rows, width = _sizes(x, grouped)
+    x, strides = _strides(x, grouped)
+    weight, weight_group = _parameter(weight)
+    bias, bias_group = _parameter(bias)
+    padded, rows, num_warps = _tile(width)
+    tiles = triton.cdiv(num_rows, rows)
+    out = x.new_empty(x.shape)
+    mean, rstd = (x.new_empty(x.shape[:-1] if normalize else 0, dtype=torch.float32) for _ in range(2))
+    launch(
+        norm_forward_kernel,
+        num_groups * tiles,
+        # A kernel does not read what is missing, but something must be passed.
+        [x, x if weight is None else weight, x if bias is None else bias, out, mean, rstd],
+        [*strides, weight_group, bias_group, num_rows, tiles],
+        [eps],
+        {
+            "W": width,
+            "WP": padded,
+            "ROWS": rows,
+            "NORMALIZE": normalize,
+            "HAS_WEIGHT": weight is not None,
+            "HAS_BIAS": bias is not None,
+        },
+        num_warps=num_warps,
+        num_stages=1,
+    )
+    return out, mean, rstd
+
+
+def backward(
+    dout: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    normalize: bool,
+    *,
+    grouped: bool,
+    weight_grad: bool,
+    bias_grad: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x, and of as many parameters as asked for in float32."""
+    num_groups, num_rows, width = _sizes(x, grouped)
+    dout = dout.contiguous()
+    mean, rstd = mean.contiguous(), rstd.contiguous()
+    x, strides = _strides(x, grouped)
+    weight, weight_group = _parameter(weight)
+    padded, rows, num_warps = _tile(width)
+    tiles = triton.cdiv(num_rows, rows)
+    programs = min(tiles, max(1, NUM_PROGRAMS // num_groups))
+    dx = x.new_empty(x.shape)
+    partial = x.new_empty(weight_grad + bias_grad, num_groups, programs, width, dtype=torch.float32)
+    launch(
+        norm_backward_kernel,
+        num_groups * programs,
+        [dout, x, mean, rstd, x if weight is None else weight, dx, partial],
+        [*strides, weight_group, num_rows, tiles, programs],
+        [],
+        {
+            "W": width,
+            "WP": padded,
+            "ROWS": rows,
+            "NORMALIZE": normalize,
+            "HAS_WEIGHT": weight is not None,
+            "WEIGHT_GRAD": weight_grad,
+            "BIAS_GRAD": bias_grad,
+        },
+        num_warps=num_warps,
+        num_stages=1,
+    )
+    dparameters = partial.sum(dim=2)
+    return dx, dparameters if grouped else dparameters[:, 0]
+
+
+def _sizes(x: Tensor, grouped: bool) -> tuple[int, int, int]:
+    """Groups, rows of each, width."""
+    return x.shape[0] if grouped else 1, math.prod(x.shape[int(grouped) : -1]), x.shape[-1]
+
+
+def _strides(x: Tensor, grouped: bool) -> tuple[Tensor, list[int]]:
+    """x, or a copy if its rows are not where two strides can say, and x_group, x_outer, x_inner and inner."""
+    if x.stride(-1) == 1 or x.shape[-1] == 1:
+        merged: list[tuple[int, int]] = []  # (size, stride) of what is left of the axes of rows
+        for size, stride in zip(x.shape[int(grouped) : -1], x.stride()[int(grouped) : -1], strict=True):
+            if size == 1:
+                continue
+            if merged and merged[-1][1] == size * stride:
+                merged[-1] = merged[-1][0] * size, stride
+            else:
+                merged.append((size, stride))
+        group = x.stride(0) if grouped else 0
+        if len(merged) <= 1:
+            return x, [group, merged[0][1] if merged else 0, 0, 1]
+        if len(merged) == 2:
+            return x, [group, merged[0][1], merged[1][1], merged[1][0]]
+    return _strides(x.contiguous(), grouped)
+
+
+def _parameter(parameter: Tensor | None) -> tuple[Tensor | None, int]:
+    """A weight or bias whose numbers lie side by side, and the distance between two groups' ones."""
+    if parameter is None:
+        return None, 0
+    if parameter.stride(-1) != 1 and parameter.shape[-1] > 1:
+        parameter = parameter.contiguous()
+    return parameter, parameter.stride(0) if parameter.ndim == 2 else 0
+
+
+def _tile(width: int) -> tuple[int, int, int]:
+    """Padded width, rows at a time, warps."""
+    padded = triton.next_power_of_2(width)
+    rows = max(1, TILE_ELEMENTS // padded)
+    return padded, rows, min(16, max(4, padded // 512))

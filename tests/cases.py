@@ -39,13 +39,18 @@ KERNELS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Case:
     """One call of kernel_attention, with float64 leaves."""
 
     kernel: Kernel
     leaves: dict[str, Tensor]
     arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shapes = {name: tuple(x.shape) for name, x in self.leaves.items()}
+        arguments = {name: x if isinstance(x, bool | float | None) else "…" for name, x in self.arguments.items()}
+        return f"Case({self.kernel}, {shapes}, {arguments})"
 
     def call(self, function: Any, **extra: Any) -> Any:
         arguments = dict(self.arguments)
@@ -61,9 +66,7 @@ class Case:
 
 
 @st.composite
-def cases(
-    draw: st.DrawFn, *, max_len: int = 40, max_feature_dim: int = 7, kernels: tuple[str, ...] = KERNELS
-) -> Case:
+def cases(draw: st.DrawFn, *, max_len: int = 40, max_feature_dim: int = 7, kernels: tuple[str, ...] = KERNELS) -> Case:
     kernel_name = draw(st.sampled_from(kernels))
     batch_size = draw(st.integers(1, 3))
     packed = draw(st.booleans())

@@ -53,6 +53,15 @@ def test_no_repetitions() -> None:
         time_call(lambda: None, device=CPU, min_repetitions=0)
 
 
+@pytest.mark.parametrize(
+    ("samples", "left", "expected"),
+    [([], 9.0, 5), ([0.1, 0.1], 0.35, 4), ([1e-4], 9.0, 50), ([1.0], -1.0, 1)],
+    ids=["first", "what-is-left", "bounded", "at-least-one"],
+)
+def test_calls_queued_at_a_time(samples: list[float], left: float, expected: int) -> None:
+    assert timing._next_batch(samples, 5, left) == expected
+
+
 @pytest.mark.gpu
 def test_cuda_clock_sees_the_work() -> None:
     """A queued product takes far longer on the device than its launch does on the host."""
@@ -60,3 +69,18 @@ def test_cuda_clock_sees_the_work() -> None:
     found = time_call(lambda: x @ x, device=torch.device("cuda"), min_repetitions=4, min_seconds=0)
     assert found.repetitions == 4
     assert found.min_seconds > 1e-4
+
+
+@pytest.mark.gpu
+def test_cache_is_cold_for_every_call() -> None:
+    """Reading 16 MiB out of the cache takes a fraction of the time that reading it from memory takes."""
+    x, total = torch.zeros(1 << 22, device="cuda"), torch.zeros((), device="cuda")
+    device = torch.device("cuda")
+    cold = time_call(lambda: torch.sum(x, dim=0, out=total), device=device, min_repetitions=50, min_seconds=0)
+
+    def thrice() -> None:
+        for _ in range(3):
+            torch.sum(x, dim=0, out=total)
+
+    thrice_as_much = time_call(thrice, device=device, min_repetitions=50, min_seconds=0)
+    assert thrice_as_much.median_seconds < 3 * cold.median_seconds

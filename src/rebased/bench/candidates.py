@@ -37,9 +37,9 @@ class Inputs:
         """Of the first sequences and heads only."""
         return Inputs(**{name: tensor[:sequences, :, :heads] for name, tensor in vars(self).items()})
 
-    def double(self) -> "Inputs":
-        """In float64."""
-        return Inputs(**{name: tensor.double() for name, tensor in vars(self).items()})
+    def to(self, kind: torch.device | torch.dtype) -> "Inputs":
+        """On another device, or in another dtype."""
+        return Inputs(**{name: tensor.to(kind) for name, tensor in vars(self).items()})
 
 
 def build_attend(candidate: str, config: OpsBenchConfig) -> Attend:

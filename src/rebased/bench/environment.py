@@ -38,6 +38,8 @@ class Environment:
     numpy: str | None
     triton: str | None
     """None where it is not installed."""
+    fla: str | None
+    """flash-linear-attention, the peer; None where it is not installed."""
     cuda: str | None
     """The CUDA version torch was built with; None for CPU builds."""
     rebased: str
@@ -59,6 +61,7 @@ def describe_environment(device: torch.device) -> Environment:
         torch=str(torch.__version__),
         numpy=_package_version("numpy"),
         triton=_package_version("triton"),
+        fla=_package_version("flash-linear-attention"),
         cuda=torch.version.cuda,
         rebased=__version__,
         commit=_commit(),

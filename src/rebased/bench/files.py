@@ -1,11 +1,14 @@
-"""Result files: small JSON that appears whole or not at all."""
+"""Result files: small JSON that appears whole or not at all, and is read back strictly."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["write_json"]
+__all__ = ["read_record", "write_json"]
+
+Record = TypeVar("Record")
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
@@ -14,3 +17,15 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n")
     os.replace(partial, path)
+
+
+def read_record(kind: type[Record], data: dict[str, Any]) -> Record:
+    """A dataclass of ``kind`` from its fields, lists as tuples; ValueError unless ``data`` names just these.
+
+    A field that has a default must be there too: what a file does not say was not known when it was written.
+    """
+    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if fields != data.keys():
+        absent, unknown = sorted(fields - data.keys()), sorted(data.keys() - fields)
+        raise ValueError(f"not a record of {kind.__name__}: it lacks {absent} and has the unknown {unknown}")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})

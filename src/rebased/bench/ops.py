@@ -1,21 +1,20 @@
-"""`rebased bench ops`: the operator's backends beside softmax attention, over sequence length."""
+"""`rebased bench ops`: the operator's backends beside softmax attention and the peers, over sequence length."""
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import torch
-
-from rebased.bench.candidates import build_call
+from rebased.bench.accuracy import Accuracy
+from rebased.bench.cells import failure, measure_candidate
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.contention import ContentionMeter
 from rebased.bench.environment import describe_environment
 from rebased.bench.growth import growth_exponent
-from rebased.bench.memory import peak_memory
+from rebased.bench.limit import Limit, compute_limit
+from rebased.bench.rates import measure_rates
 from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
-from rebased.bench.timing import time_call
-from rebased.bench.verify import check_backend
+from rebased.bench.threads import threads
+from rebased.bench.verify import WrongBackendError, check_backend
 
 __all__ = ["run_ops_bench"]
 
@@ -27,88 +26,95 @@ def run_ops_bench(config: OpsBenchConfig, *, progress: Callable[[str], None] = _
 
     ``progress`` is told in words what comes next. Raises ValueError if ``config.device`` is not on this machine, and
     WrongBackendError, before anything is timed, if a backend is wrong. A candidate that is too long for its limit in
-    ``config``, or for the device's memory, is recorded as skipped.
+    ``config``, or that fails, is recorded as skipped with the reason.
     """
     config.check_machine()
     contention = ContentionMeter()
-    with _threads(config.threads):
-        errors = {}
+    with threads(config.threads):
+        errors: dict[str, float] = {}
+        refused: dict[str, str] = {}
         for backend in config.backends:
             progress(f"checking {backend} against the float64 reference")
-            errors[backend] = check_backend(
-                backend,
-                device=config.torch_device,
-                dtype=config.torch_dtype,
+            try:
+                errors[backend] = _check(backend, config)
+            except WrongBackendError:
+                raise
+            except Exception as error:  # what it cannot do at all, it cannot do wrong
+                refused[backend] = failure(error)
+        progress("measuring what the device can do")
+        rates = measure_rates(config.torch_device, config.torch_dtype)
+        limits = [
+            compute_limit(
+                length,
+                passes,
+                rates,
+                batch_size=config.batch_at(length),
+                num_heads=config.num_heads,
                 feature_dim=config.feature_dim,
                 head_dim=config.head_dim,
-                backward=config.backward,
-                seed=config.seed,
+                element_size=config.torch_dtype.itemsize,
             )
+            for length in config.lengths
+            for passes in config.passes
+        ]
         measurements: list[Measurement] = []
+        accuracy: list[Accuracy] = []
         for length in config.lengths:
-            row = []
             for candidate in config.candidates:
                 progress(f"timing {candidate} at length {length}")
-                row.append(_measure(candidate, length, config))
-            measurements += _with_speedups(row)
+                cells, errors_here = measure_candidate(candidate, length, config, refused=refused.get(candidate))
+                measurements += cells
+                accuracy += [errors_here] if errors_here else []
         return OpsBenchResult(
             config=config,
             environment=describe_environment(config.torch_device),
             errors=errors,
             other_cpus=contention.other_cpus(),
-            measurements=tuple(measurements),
-            growth=tuple(_growth(candidate, measurements) for candidate in config.candidates),
+            rates=rates,
+            limits=tuple(limits),
+            measurements=_with_ratios(measurements, limits),
+            growth=tuple(
+                _growth(candidate, passes, measurements) for candidate in config.candidates for passes in config.passes
+            ),
+            accuracy=tuple(accuracy),
         )
 
 
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _check(backend: str, config: OpsBenchConfig) -> float:
+    return check_backend(
+        backend,
+        device=config.torch_device,
+        dtype=config.torch_dtype,
+        feature_dim=config.feature_dim,
+        head_dim=config.head_dim,
+        backward="both" in config.passes,
+        seed=config.seed,
+    )
 
 
-def _measure(candidate: str, length: int, config: OpsBenchConfig) -> Measurement:
-    limits = {"reference": "max_reference_length", "sdpa": "max_sdpa_length"}
-    if candidate in limits and length > getattr(config, limits[candidate]):
-        reason = f"longer than {limits[candidate]}={getattr(config, limits[candidate])}"
-        return Measurement(candidate=candidate, length=length, skipped=reason)
-    try:
-        call = build_call(candidate, length, config)
-        call()  # warm-up for both: what a library allocates once and keeps is not this call's memory
-        peak_bytes = peak_memory(call, device=config.torch_device)
-        timing = time_call(
-            call,
-            device=config.torch_device,
-            warmup=0,
-            min_repetitions=config.min_repetitions,
-            min_seconds=config.min_seconds,
-        )
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return Measurement(candidate=candidate, length=length, skipped="out of device memory")
-    return Measurement(candidate=candidate, length=length, timing=timing, peak_bytes=peak_bytes)
+def _with_ratios(measurements: list[Measurement], limits: list[Limit]) -> tuple[Measurement, ...]:
+    """The measurements with their ratios to SDPA and to the limit at the same length, for the same passes."""
+    sdpa = {(each.length, each.passes): each.timing for each in measurements if each.candidate == "sdpa"}
+    least = {(limit.length, limit.passes): limit.seconds for limit in limits}
+    done = []
+    for each in measurements:
+        key = (each.length, each.passes)
+        rival = sdpa[key]
+        if each.timing and rival:
+            each = dataclasses.replace(each, speedup_over_sdpa=rival.median_seconds / each.timing.median_seconds)
+        if each.timing and each.candidate != "sdpa":
+            each = dataclasses.replace(each, limit_fraction=least[key] / each.timing.median_seconds)
+        done.append(each)
+    return tuple(done)
 
 
-def _with_speedups(row: list[Measurement]) -> list[Measurement]:
-    """One length's measurements, with their ratios to SDPA among them."""
-    sdpa = next(measurement.timing for measurement in row if measurement.candidate == "sdpa")
-    return [
-        dataclasses.replace(each, speedup_over_sdpa=sdpa.median_seconds / each.timing.median_seconds)
-        if sdpa and each.timing
-        else each
-        for each in row
-    ]
-
-
-def _growth(candidate: str, measurements: list[Measurement]) -> CandidateGrowth:
-    mine = [each for each in measurements if each.candidate == candidate]
+def _growth(candidate: str, passes: str, measurements: list[Measurement]) -> CandidateGrowth:
+    mine = [each for each in measurements if (each.candidate, each.passes) == (candidate, passes)]
     times = [(each.length, each.timing.median_seconds) for each in mine if each.timing]
     peaks = [(each.length, float(each.peak_bytes)) for each in mine if each.peak_bytes]
-    return CandidateGrowth(candidate=candidate, time_exponent=_exponent(times), memory_exponent=_exponent(peaks))
+    return CandidateGrowth(
+        candidate=candidate, passes=passes, time_exponent=_exponent(times), memory_exponent=_exponent(peaks)
+    )
 
 
 def _exponent(points: list[tuple[int, float]]) -> float | None:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rebased.bench.accuracy import Accuracy
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.environment import Environment
-from rebased.bench.files import write_json
+from rebased.bench.files import read_record, write_json
+from rebased.bench.limit import Limit
+from rebased.bench.rates import Rates
 from rebased.bench.timing import Timing
 
 __all__ = ["CandidateGrowth", "Measurement", "OpsBenchResult"]
@@ -19,15 +22,19 @@ class Measurement:
     """One candidate at one length: either measured, or skipped with a reason."""
 
     candidate: str
-    """A backend's name, or "sdpa"."""
+    """A backend's name, "sdpa", or a peer's name."""
     length: int
     """Tokens per sequence."""
+    passes: str
+    """"forward" or "both"."""
     timing: Timing | None = None
     """None if skipped."""
     peak_bytes: int | None = None
     """Peak memory of one call beyond its inputs; None if skipped."""
     speedup_over_sdpa: float | None = None
     """SDPA's median time over this one's: above 1 is faster than SDPA. None if either was skipped."""
+    limit_fraction: float | None = None
+    """The limit's time over this one's: 1 is as fast as can be. None if skipped and for SDPA, which does other work."""
     skipped: str | None = None
     """Why nothing was measured; None if something was."""
 
@@ -37,6 +44,7 @@ class CandidateGrowth:
     """Fitted exponents of one candidate's cost over length; None with fewer than two lengths measured."""
 
     candidate: str
+    passes: str
     time_exponent: float | None
     memory_exponent: float | None
 
@@ -51,17 +59,28 @@ class OpsBenchResult:
     """Relative RMS error of each backend against the float64 reference, from the check before the timing."""
     other_cpus: float | None
     """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    rates: Rates | None
+    """What the device can do, for the limits; None in files of before they were measured."""
+    limits: tuple[Limit, ...]
+    """By length, then in the order of ``config.passes``."""
     measurements: tuple[Measurement, ...]
-    """By length, then in the order of ``config.candidates``."""
+    """By length, then in the order of ``config.candidates``, then of ``config.passes``."""
     growth: tuple[CandidateGrowth, ...]
-    """In the order of ``config.candidates``."""
+    """In the order of ``config.candidates``, then of ``config.passes``."""
+    accuracy: tuple[Accuracy, ...]
+    """With ``config.accuracy``, by length: of each candidate that ran."""
 
-    def at(self, candidate: str, length: int) -> Measurement:
-        """The measurement of ``candidate`` at ``length``; KeyError if the run did not cover it."""
+    def at(self, candidate: str, length: int, passes: str | None = None) -> Measurement:
+        """The measurement of ``candidate`` at ``length``; KeyError if the run did not cover it.
+
+        ``passes`` may be left out if the run covered only one choice of them.
+        """
+        if passes is None:
+            (passes,) = self.config.passes
         for measurement in self.measurements:
-            if (measurement.candidate, measurement.length) == (candidate, length):
+            if (measurement.candidate, measurement.length, measurement.passes) == (candidate, length, passes):
                 return measurement
-        raise KeyError((candidate, length))
+        raise KeyError((candidate, length, passes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``; `from_json` reads them back."""
@@ -70,21 +89,20 @@ class OpsBenchResult:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "OpsBenchResult":
-        """The result that `to_json` turned into ``data``."""
-        config: dict[str, Any] = dict(data["config"])
-        for name in ("lengths", "backends"):
-            config[name] = tuple(config[name])
-        return cls(
-            config=OpsBenchConfig(**config),
-            environment=Environment(**data["environment"]),
-            errors=dict(data["errors"]),
-            other_cpus=data["other_cpus"],
-            measurements=tuple(
-                Measurement(**(entry | {"timing": entry["timing"] and Timing(**entry["timing"])}))
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        parts: dict[str, Any] = {
+            "config": read_record(OpsBenchConfig, data["config"]),
+            "environment": read_record(Environment, data["environment"]),
+            "rates": data["rates"] and read_record(Rates, data["rates"]),
+            "limits": [read_record(Limit, entry) for entry in data["limits"]],
+            "measurements": [
+                read_record(Measurement, entry | {"timing": entry["timing"] and read_record(Timing, entry["timing"])})
                 for entry in data["measurements"]
-            ),
-            growth=tuple(CandidateGrowth(**entry) for entry in data["growth"]),
-        )
+            ],
+            "growth": [read_record(CandidateGrowth, entry) for entry in data["growth"]],
+            "accuracy": [read_record(Accuracy, entry) for entry in data["accuracy"]],
+        }
+        return read_record(cls, data | parts)
 
     def write(self, path: Path) -> None:
         """Write the JSON to ``path``, whole or not at all."""

@@ -1,11 +1,14 @@
 """How long a call takes: median and spread over repetitions, after a warm-up."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from rebased.bench.cache import cache_clearer
 
 __all__ = ["Timing", "time_call"]
 
@@ -43,6 +46,10 @@ class Timing:
         )
 
 
+_LEAD = 10  # reads of the cleared cache's size before a batch, about half a millisecond
+_MAX_BATCH = 50
+
+
 def time_call(
     call: Callable[[], object],
     *,
@@ -53,20 +60,23 @@ def time_call(
 ) -> Timing:
     """Call ``call`` until it has run ``min_repetitions`` times and for ``min_seconds`` in all, and summarise.
 
-    ``warmup`` calls come first and are not counted. On a CUDA device the clock is the device's own, and calls are
-    queued in batches of ``min_repetitions``, so that a call's launch overlaps the work of the one before, as it does
-    in a model. Caches are left as the previous call left them.
+    ``warmup`` calls come first and are not counted. On a CUDA device the clock is the device's own, the second-level
+    cache is cleared before every call, and calls are queued behind other work, so that launching a call overlaps the
+    work before it, as it does in a model. On a CPU caches are left as the previous call left them.
     """
     if min_repetitions < 1:
         raise ValueError(f"min_repetitions={min_repetitions} must be at least 1")
     for _ in range(warmup):
         call()
+    clear = cache_clearer(device) if device.type == "cuda" else None
     samples: list[float] = []
     total = 0.0
     while len(samples) < min_repetitions or total < min_seconds:
-        batch = _cuda_seconds(call, device, min_repetitions) if device.type == "cuda" else [_wall_seconds(call)]
-        samples += batch
-        total += sum(batch)
+        if clear is None:
+            samples.append(_wall_seconds(call))
+        else:
+            samples += _cuda_seconds(call, clear, device, _next_batch(samples, min_repetitions, min_seconds - total))
+        total = sum(samples)
     return Timing.from_samples(samples)
 
 
@@ -76,11 +86,24 @@ def _wall_seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _cuda_seconds(call: Callable[[], object], device: torch.device, count: int) -> list[float]:
+def _next_batch(samples: list[float], min_repetitions: int, seconds_left: float) -> int:
+    """How many calls to queue: those that are likely left, within bounds."""
+    if not samples:
+        return min_repetitions
+    left = seconds_left / max(statistics.median(samples), 1e-6)
+    return max(1, min(_MAX_BATCH, math.ceil(left)))
+
+
+def _cuda_seconds(
+    call: Callable[[], object], clear: Callable[[], None], device: torch.device, count: int
+) -> list[float]:
     with torch.cuda.device(device):
         pairs = [(_cuda_event(), _cuda_event()) for _ in range(count)]
         torch.cuda.synchronize()
+        for _ in range(_LEAD):
+            clear()
         for start, end in pairs:
+            clear()
             start.record()
             call()
             end.record()

@@ -1,92 +1,113 @@
-"""A bench of the operators as a table: a row per length, columns per candidate, growth exponents last."""
+"""A bench of the operators as tables: one for each choice of passes, rows by candidate, columns by length."""
+
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
+from rebased.bench.results import Measurement, OpsBenchResult
+from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_ops_result"]
 
-_ABSENT = "—"
+_TITLES = {"forward": "forward", "both": "forward + backward"}
 _QUIET = (
     0.2  # CPUs that others may use before timings are in doubt; an idle machine's own services take a few hundredths
 )
 
 
 def print_ops_result(result: OpsBenchResult, console: Console) -> None:
-    """Print the table, what was measured, and why cells are empty."""
-    console.print(_table(result))
+    """Print the tables, what was measured, and why cells are empty."""
+    for passes in result.config.passes:
+        console.print(_table(result, passes))
+        console.print()
     console.print(Text(_caption(result)), soft_wrap=True)
     if (result.other_cpus or 0) > _QUIET:
         warning = (
             f"warning: other processes kept {result.other_cpus:.1f} CPUs busy meanwhile; time again on a quiet machine"
         )
         console.print(Text(warning, style="yellow"), soft_wrap=True)
-    skipped: dict[tuple[str, str], list[str]] = {}
-    for each in result.measurements:
-        if each.skipped:
-            skipped.setdefault((each.candidate, each.skipped), []).append(str(each.length))
-    for (candidate, reason), lengths in skipped.items():
-        console.print(Text(f"{candidate} skipped at {', '.join(lengths)}: {reason}"), soft_wrap=True)
+    for line in _skipped(result):
+        console.print(Text(line), soft_wrap=True)
 
 
-def _table(result: OpsBenchResult) -> Table:
+def _table(result: OpsBenchResult, passes: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("\nlength", justify="right", no_wrap=True)
-    for candidate in result.config.candidates:
-        table.add_column(f"{candidate}\nms", justify="right", no_wrap=True)
-        if candidate != "sdpa":
-            table.add_column("\nspeed", justify="right", no_wrap=True, style="green")
-        table.add_column("\nMiB", justify="right", no_wrap=True, style="cyan")
+    table.add_column(_TITLES[passes], no_wrap=True)
+    table.add_column("", no_wrap=True)
     for length in result.config.lengths:
-        row = [str(length)]
-        for candidate in result.config.candidates:
-            row += _cells(result.at(candidate, length))
-        table.add_row(*row)
-    table.add_section()
-    growth = ["growth"]
-    for each in result.growth:
-        growth += _growth_cells(each)
-    table.add_row(*growth, style="bold")
+        table.add_column(str(length), justify="right", no_wrap=True)
+    table.add_column("growth", justify="right", no_wrap=True, style="bold")
+    for candidate in result.config.candidates:
+        cells = [result.at(candidate, length, passes) for length in result.config.lengths]
+        (growth,) = (each for each in result.growth if (each.candidate, each.passes) == (candidate, passes))
+        table.add_row(candidate, "ms", *_row(cells, _time), _exponent(growth.time_exponent), style="bold")
+        if not any(cell.timing for cell in cells):
+            continue
+        if candidate != "sdpa":
+            table.add_row("", "speed", *_row(cells, _speed), style="green")
+            if result.rates is not None:
+                table.add_row("", "limit", *_row(cells, _limit))
+        table.add_row("", "MiB", *_row(cells, _memory), _exponent(growth.memory_exponent), style="cyan")
     return table
 
 
-def _cells(measurement: Measurement) -> list[str]:
-    time = speed = memory = _ABSENT
-    if measurement.timing is not None:
-        time = (
-            f"{_digits(measurement.timing.median_seconds * 1e3)} ± {_digits(measurement.timing.spread_seconds * 1e3)}"
+def _row(cells: list[Measurement], show: Callable[[Measurement], str]) -> list[str]:
+    return [show(cell) for cell in cells]
+
+
+def _time(cell: Measurement) -> str:
+    return milliseconds(cell.timing)
+
+
+def _speed(cell: Measurement) -> str:
+    return ABSENT if cell.speedup_over_sdpa is None else f"{digits(cell.speedup_over_sdpa)}×"
+
+
+def _limit(cell: Measurement) -> str:
+    return ABSENT if cell.limit_fraction is None else f"{digits(cell.limit_fraction * 100)}%"
+
+
+def _memory(cell: Measurement) -> str:
+    return ABSENT if cell.peak_bytes is None else digits(cell.peak_bytes / 2**20)
+
+
+def _exponent(exponent: float | None) -> str:
+    return ABSENT if exponent is None else f"T^{exponent:.2f}"
+
+
+def _skipped(result: OpsBenchResult) -> list[str]:
+    """A line for each candidate and reason; one that holds for all passes names none."""
+    found: dict[tuple[str, str], dict[int, list[str]]] = {}
+    for each in result.measurements:
+        if each.skipped:
+            found.setdefault((each.candidate, each.skipped), {}).setdefault(each.length, []).append(each.passes)
+    lines = []
+    for (candidate, reason), places in found.items():
+        where = (
+            str(length) + ("" if len(passes) == len(result.config.passes) else f" ({_TITLES[passes[0]]})")
+            for length, passes in places.items()
         )
-    if measurement.speedup_over_sdpa is not None:
-        speed = f"{_digits(measurement.speedup_over_sdpa)}×"
-    if measurement.peak_bytes is not None:
-        memory = _digits(measurement.peak_bytes / 2**20)
-    return [time, memory] if measurement.candidate == "sdpa" else [time, speed, memory]
-
-
-def _growth_cells(growth: CandidateGrowth) -> list[str]:
-    time, memory = (
-        _ABSENT if exponent is None else f"T^{exponent:.2f}"
-        for exponent in (growth.time_exponent, growth.memory_exponent)
-    )
-    return [time, memory] if growth.candidate == "sdpa" else [time, "", memory]
-
-
-def _digits(value: float) -> str:
-    """Three significant digits, without an exponent: 0.123, 1.23, 12.3, 123, 1234."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+        lines.append(f"{candidate} skipped at {', '.join(where)}: {reason}")
+    return lines
 
 
 def _caption(result: OpsBenchResult) -> str:
     config, environment = result.config, result.environment
-    what = "forward + backward" if config.backward else "forward"
-    sizes = f"B={config.batch_size} H={config.num_heads} F={config.feature_dim} D={config.head_dim}"
+    batch = f"{config.tokens} tokens" if config.tokens else f"B={config.batch_size or 1}"
+    heads, size = config.sdpa_shape
+    sizes = f"{batch} H={config.num_heads} F={config.feature_dim} D={config.head_dim}, SDPA {heads} heads of {size}"
     where = environment.device_name + ("" if config.device == "cuda" else f", {environment.threads} threads")
-    return (
-        f"{what}, {config.dtype}, {sizes}, {where}, torch {environment.torch}\n"
-        "ms: median ± interquartile range of a call; speed: SDPA's median over this one's, above 1 is faster;\n"
-        "MiB: peak memory of a call beyond its inputs; growth: exponent fitted over the lengths T"
-    )
+    lines = [
+        f"{config.dtype}, {sizes}, {where}, torch {environment.torch}",
+        "ms: median ± interquartile range of a call; speed: SDPA's median over this one's, above 1 is faster;",
+        "MiB: peak memory of a call beyond its inputs; growth: exponent fitted over the lengths T",
+    ]
+    if result.rates is not None:
+        moved, computed = result.rates.bytes_per_second / 1e9, result.rates.flops_per_second / 1e12
+        lines.append(
+            f"limit: the linear form's least time over this one's, at {digits(moved)} GB/s and "
+            f"{digits(computed)} TFLOP/s measured here"
+        )
+    return "\n".join(lines)

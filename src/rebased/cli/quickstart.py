@@ -6,8 +6,8 @@ from typing import Annotated
 import torch
 import typer
 
-from rebased.bench.config import OpsBenchConfig
-from rebased.cli.bench import run_with_progress
+from rebased.bench.config import OpsBenchConfig, backends_on
+from rebased.cli.bench_ops import run_with_progress
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.ops_table import print_ops_result
 from rebased.paper import figure2
@@ -20,9 +20,14 @@ def quickstart_config() -> OpsBenchConfig:
     if torch.cuda.is_available():
         lengths = tuple(2**power for power in range(10, 17))
         return OpsBenchConfig(
-            device="cuda", dtype="bfloat16", lengths=lengths, backward=True, max_sdpa_length=lengths[-1]
+            device="cuda",
+            dtype="bfloat16",
+            lengths=lengths,
+            backends=backends_on("cuda"),
+            passes=("both",),
+            max_sdpa_length=lengths[-1],
         )
-    return OpsBenchConfig(lengths=(512, 1024, 2048, 4096, 8192), backward=True, min_repetitions=3, min_seconds=0.3)
+    return OpsBenchConfig(lengths=(512, 1024, 2048, 4096, 8192), passes=("both",), min_repetitions=3, min_seconds=0.3)
 
 
 def quickstart(

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, overload
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -87,9 +86,9 @@ def kernel_attention(
     kernels the output is finite, inside the range of v and 0 up to rounding (docs/numerics.md says how far), and 0
     where every similarity is zero.
 
-    Backends: "reference" is the definition, quadratic; "chunked" is linear, in plain torch; "triton" is linear and fast,
-    for polynomials on a CUDA device; "auto" chooses. Raises ValueError (TypeError for a wrong type) that names the
-    argument.
+    Backends: "reference" is the definition, quadratic; "chunked" is linear, in plain torch; "triton" is linear and
+    fast, for polynomials on a CUDA device; "auto" chooses. Raises ValueError (TypeError for a wrong type) that names
+    the argument.
     """
     checks.check_settings(kernel, scale, eps, normalize=normalize, causal=causal, return_state=return_state)
     call = _prepare(q, k, v, kernel, scale, eps, normalize, key_mask, state, cu_seqlens, at)

@@ -3,7 +3,6 @@
 import logging
 import os
 import warnings
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +17,8 @@ STEP_BACKENDS = ("torch", "triton")
 """The same for a single token."""
 MAX_TRITON_FEATURE_DIM = 32
 
+_HAS_TRITON = find_spec("triton") is not None
+_IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -33,7 +34,7 @@ def choose_backend(backend: str, q: Tensor, kernel: Kernel) -> str:
         return backend
     choice = "chunked"
     if q.is_cuda and _no_triton_for(q, kernel) is None:
-        if _has_triton():
+        if _HAS_TRITON:
             choice = "triton"
         else:
             _warn_once()
@@ -48,7 +49,7 @@ def choose_step_backend(
     """The same for a single token."""
     if backend not in ("auto", *STEP_BACKENDS):
         raise ValueError(f"backend={backend!r} is unknown; it may be 'auto', {', '.join(map(repr, STEP_BACKENDS))}")
-    if backend == "torch" or (backend == "auto" and not (q.is_cuda and _has_triton())):
+    if backend == "torch" or (backend == "auto" and not (q.is_cuda and _HAS_TRITON)):
         return "torch"
     reason = _no_triton_for(q, kernel)
     if needs_grad:
@@ -77,20 +78,21 @@ def _no_triton_for(q: Tensor, kernel: Kernel) -> str | None:
 
 
 def _no_triton_on(device: torch.device) -> str | None:
-    if not _has_triton():
+    if not _HAS_TRITON:
         return "needs Triton (pip install triton)"
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    if device.type == "cpu" and not _IS_INTERPRETED:
         return "needs a CUDA device, and q is on the CPU"
     return None
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+_warned = False
 
 
-@cache
 def _warn_once() -> None:
+    global _warned
+    if _warned or torch.compiler.is_compiling():
+        return
+    _warned = True
     warnings.warn(
         "Triton is not installed: kernel attention on CUDA uses the slower 'chunked' backend (pip install triton)",
         stacklevel=4,

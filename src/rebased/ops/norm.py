@@ -9,7 +9,7 @@ import math
 import os
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -109,7 +109,7 @@ def _check_backend(backend: str, x: Tensor) -> None:
         _refuse_triton(f"takes a last axis up to {MAX_TRITON_WIDTH}, x has {x.shape[-1]}")
 
 
-def _refuse_triton(reason: str) -> None:
+def _refuse_triton(reason: str) -> NoReturn:
     raise ValueError(f"backend='triton' {reason}; use 'auto' or 'torch'")
 
 
@@ -126,7 +126,7 @@ def _forward(
 
         return norm.forward(x, weight, bias, eps, normalize, grouped=grouped)
     rows = _copied_rows(x, grouped)  # (G, N, W)
-    mean = rstd = _no_statistics(x)
+    mean, rstd = _no_statistics(x), _no_statistics(x)
     if normalize:
         mean = rows.mean(dim=-1, keepdim=True)
         rows.sub_(mean)
@@ -261,29 +261,32 @@ def _backward_fake(
 class _Stack:
     """Turns ``size`` mapped calls into one: more rows, or where calls have parameters of their own more groups."""
 
-    def __init__(self, size: int, *, by_group: bool, grouped: bool) -> None:
-        """``by_group``: calls have parameters of their own, or gradients of them; ``grouped``: a call has groups."""
+    def __init__(self, size: int, num_groups: int | None) -> None:
+        """``num_groups``: of each call, ``None`` if it has none; for ``size`` 0 it cannot be inferred later."""
         self.size = size
-        self._joins_groups = by_group and grouped
+        self._num_groups = num_groups
 
     def join(self, x: Tensor, dim: int | None) -> Tensor:
         """For what has an entry for each row, or each group."""
         x = x.expand(self.size, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.flatten(0, 1) if self._joins_groups else x
+        return x if self._num_groups is None else x.flatten(0, 1)
 
     def split(self, x: Tensor, dim: int = 0) -> Tensor:
-        return x.unflatten(dim, (self.size, x.shape[dim] // self.size)) if self._joins_groups else x
+        return x if self._num_groups is None else x.unflatten(dim, (self.size, self._num_groups))
+
+
+def _num_groups(x: Tensor, dim: int | None) -> int:
+    """Of one call, whose x has the mapped axis ``dim``."""
+    return x.shape[1 if dim == 0 else 0]
 
 
 def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     x, weight, bias, eps, normalize, backend = inputs
     x_dim, weight_dim, bias_dim, *_ = in_dims
-    grouped = any(
-        p is not None and p.ndim - (dim is not None) == 2 for p, dim in ((weight, weight_dim), (bias, bias_dim))
-    )
-    by_group = grouped or weight_dim is not None or bias_dim is not None
-    stack = _Stack(info.batch_size, by_group=by_group, grouped=grouped)
-    if by_group:
+    parameters = [(p, dim) for p, dim in ((weight, weight_dim), (bias, bias_dim)) if p is not None]
+    grouped = any(p.ndim - (dim is not None) == 2 for p, dim in parameters)
+    stack = _Stack(info.batch_size, _num_groups(x, x_dim) if grouped else None)
+    if grouped or any(dim is not None for _, dim in parameters):
         weight = None if weight is None else stack.join(weight, weight_dim)
         bias = None if bias is None else stack.join(bias, bias_dim)
     out, mean, rstd = _norm_affine(stack.join(x, x_dim), weight, bias, eps, normalize, backend)
@@ -295,24 +298,16 @@ def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
 def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     dout, x, mean, rstd, weight, normalize, grouped, weight_grad, bias_grad, backend = inputs
     dout_dim, x_dim, mean_dim, rstd_dim, weight_dim, *_ = in_dims
+    stack = _Stack(info.batch_size, _num_groups(x, x_dim) if grouped else None)
     # Each call wants its own sums, also where all have the same parameters.
     by_group = grouped or weight_dim is not None or weight_grad or bias_grad
-    stack = _Stack(info.batch_size, by_group=by_group, grouped=grouped)
-    if normalize:
-        mean, rstd = stack.join(mean, mean_dim), stack.join(rstd, rstd_dim)
     if by_group and weight is not None:
         weight = stack.join(weight, weight_dim)
+    if normalize:
+        mean, rstd = stack.join(mean, mean_dim), stack.join(rstd, rstd_dim)
+    dout, x = stack.join(dout, dout_dim), stack.join(x, x_dim)
     dx, dparameters = _norm_affine_backward(
-        stack.join(dout, dout_dim),
-        stack.join(x, x_dim),
-        mean,
-        rstd,
-        weight,
-        normalize,
-        by_group,
-        weight_grad,
-        bias_grad,
-        backend,
+        dout, x, mean, rstd, weight, normalize, by_group, weight_grad, bias_grad, backend
     )
     if not by_group:
         return (dx, dparameters), (0, None)

@@ -1,8 +1,9 @@
 """Kernel attention on a GPU, in both directions: which kernels run, and over what.
 
-Forward: states before each chunk (sums over segments first, where one walk per sequence would leave the card idle), then
-outputs, all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end; gradients
-of keys and values. Features exist on chip only; nothing is added atomically, so results do not vary from run to run.
+Forward: states before each chunk (sums over segments first, where one walk per sequence would leave the card idle),
+then outputs, all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end;
+gradients of keys and values. Features exist on chip only; nothing is added atomically, so results do not vary from run
+to run.
 """
 
 from dataclasses import dataclass
@@ -159,9 +160,7 @@ def _parts(a: Arguments) -> list[Arguments]:
         return [a]
     slices = [slice(start, min(start + MAX_HEAD_DIM, D)) for start in range(0, D, MAX_HEAD_DIM)]
     return [
-        a._replace(
-            v=a.v[..., columns], state_values=None if a.state_values is None else a.state_values[..., columns]
-        )
+        a._replace(v=a.v[..., columns], state_values=None if a.state_values is None else a.state_values[..., columns])
         for columns in slices
     ]
 
@@ -234,6 +233,7 @@ def _forward(a: Arguments, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor
         | {"NONNEGATIVE": a.nonnegative, "ROUNDING": _rounding(a.v.dtype)},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
     )
     sums = None
     if total is not None:
@@ -341,6 +341,7 @@ def _query_grads(
         plan.tile_constants(tile, pieces, has_state=prefix is not None) | {"COEFFICIENT_GRADS": coefficients},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
     )
     return dq, weights, None if partial is None else _sum_by_sequence(plan, partial, pieces)
 
@@ -376,6 +377,7 @@ def _key_grads(
         plan.tile_constants(tile, pieces, has_state=suffix is not None),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
     )
     return dk, dv
 
@@ -500,6 +502,7 @@ def _states(
             },
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
+            max_registers=tile.max_registers,
         )
 
     total = None
@@ -538,7 +541,7 @@ def _sum_segments(plan: Plan, partial: Tensor, segments: Pieces, *, reverse: boo
     if segments.table is None and segments.per_row == 1 and not write_prefix:
         return partial
     total = partial.new_empty(plan.a.num_sequences, plan.num_key_heads, plan.width)
-    block = 256
+    block = 128
     launch(
         segment_scan_kernel,
         plan.a.num_sequences * plan.num_key_heads * triton.cdiv(plan.width, block),
@@ -548,12 +551,13 @@ def _sum_segments(plan: Plan, partial: Tensor, segments: Pieces, *, reverse: boo
         {
             "WIDTH": plan.width,
             "BLOCK": block,
+            "SEGMENTS": 32,
             "TABLE": segments.table is not None,
             "REVERSE": reverse,
             "WRITE_PREFIX": write_prefix,
         },
-        num_warps=2,
-        num_stages=2,
+        num_warps=4,
+        num_stages=1,
     )
     return total
 

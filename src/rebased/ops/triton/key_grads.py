@@ -1,4 +1,4 @@
-"""Gradients of keys and values: each tile of keys meets the queries of later chunks as a state, those of its own one by one."""
+"""Gradients of keys and values: a tile of keys meets the queries of its chunk directly, later ones as a state."""
 
 import triton
 import triton.language as tl
@@ -111,9 +111,7 @@ def key_grads_kernel(
         suffix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
         if TERM2:
             for group in tl.static_range(FP // NUM_I):
-                some = load_columns(
-                    k, key, real, k_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN and not HAS_MASK
-                )
+                some = load_columns(k, key, real, k_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN and not HAS_MASK)
                 feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
                 state = tl.load(suffix + feature[:, None] * DP + d[None, :])
                 features = products(some, keys, ROWS, NUM_I, FP)

@@ -22,6 +22,7 @@ def launch(
     *,
     num_warps: int,
     num_stages: int,
+    max_registers: int | None = None,
 ) -> None:
     """Run ``kernel``, whose parameters are tensors, integers, floats and constants in this order."""
     grid = (num_programs, 1, 1)
@@ -34,6 +35,7 @@ def launch(
         tensors[0].device.index,
         num_warps,
         num_stages,
+        max_registers,
         *constants.values(),
         *[x.dtype for x in tensors],
         # What Triton specialises on: multiples of 16, the integer 1, and integers beyond 32 bits.
@@ -43,7 +45,8 @@ def launch(
     found = _compiled.get(key)
     with torch.cuda.device_of(tensors[0]):
         if found is None:
-            compiled = kernel[grid](*arguments, **constants, num_warps=num_warps, num_stages=num_stages)
+            options = {"num_warps": num_warps, "num_stages": num_stages, "maxnreg": max_registers}
+            compiled = kernel[grid](*arguments, **constants, **options)
             _compiled[key] = compiled, [constants[name] for name in kernel.arg_names[len(arguments) :]]
         else:
             compiled, ordered = found

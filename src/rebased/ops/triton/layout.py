@@ -1,7 +1,8 @@
 """A state's features in two orders: packed, as `KernelState` has them, and square, as the kernels have them.
 
 Packed rows of degree two are the pairs a <= b; the square form has all pairs of FP indices, F padded, and its other
-degrees padded likewise. Sums of x_a·x_b are symmetric, so going from packed to square writes each off-diagonal row twice.
+degrees padded likewise. Sums of x_a·x_b are symmetric, so going from packed to square writes each off-diagonal row
+twice.
 """
 
 from dataclasses import dataclass
@@ -69,4 +70,3 @@ class Layout:
                 upper.append(row)
                 lower.append(row)
         return torch.cat(upper), torch.cat(lower)
-

@@ -1,8 +1,7 @@
 """Norm, scale and shift of rows: one kernel in each direction, a program holding whole rows.
 
 Rows are counted within a group, which has one weight and one bias. Names in kernels: W is the width and WP the next
-power of two; a row begins at (row // inner) · x_outer + (row % inner) · x_inner, so that heads cut out of a wider
-projection need no copy.
+power of two.
 """
 
 import math
@@ -19,6 +18,19 @@ TILE_ELEMENTS = 2048
 """How many numbers a program holds at a time, unless one row is more: 16 a thread, two loads of bfloat16."""
 NUM_PROGRAMS = 528
 """How many programs the backward pass is spread over: four for each multiprocessor of an H100 or H200."""
+
+
+@triton.jit
+def row_starts(row, group, num_rows, x_group, x_outer, x_inner, inner, W: tl.constexpr, DENSE: tl.constexpr):
+    """Where rows of x begin. Two strides reach every head of a slice of a wider projection, which needs no copy then.
+
+    Of rows without gaps the compiler is told the distance: loads are wide also where W is no multiple of 16.
+    """
+    if DENSE:
+        start = (group * num_rows + row) * W
+    else:
+        start = group * x_group + (row // inner).to(tl.int64) * x_outer + (row % inner).to(tl.int64) * x_inner
+    return start
 
 
 @triton.jit
@@ -41,6 +53,7 @@ def norm_forward_kernel(
     W: tl.constexpr,
     WP: tl.constexpr,
     ROWS: tl.constexpr,
+    DENSE: tl.constexpr,
     NORMALIZE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -50,9 +63,9 @@ def norm_forward_kernel(
     row = tl.program_id(0) % tiles_per_group * ROWS + tl.arange(0, ROWS)
     real = row < num_rows
     column = tl.arange(0, WP)
-    start = (row // inner).to(tl.int64) * x_outer + (row % inner).to(tl.int64) * x_inner
-    row = row.to(tl.int64)
-    y = load_rows(x + group * x_group, start, real, 1, W, WP, tl.float32, False)
+    start = row_starts(row, group, num_rows, x_group, x_outer, x_inner, inner, W, DENSE)
+    y = load_rows(x, start, real, 1, W, WP, tl.float32, False)
+    row = group * num_rows + row  # of all groups, in 64 bits
     if NORMALIZE:
         average = tl.sum(y, axis=1) / W
         y -= average[:, None]
@@ -60,13 +73,13 @@ def norm_forward_kernel(
             y = tl.where((column < W)[None, :], y, 0.0)
         scale = tl.rsqrt(tl.sum(y * y, axis=1) / W + eps)
         y *= scale[:, None]
-        tl.store(mean + group * num_rows + row, average, mask=real)
-        tl.store(rstd + group * num_rows + row, scale, mask=real)
+        tl.store(mean + row, average, mask=real)
+        tl.store(rstd + row, scale, mask=real)
     if HAS_WEIGHT:
         y *= tl.load(weight + group * weight_group + column, mask=column < W, other=0.0).to(tl.float32)[None, :]
     if HAS_BIAS:
         y += tl.load(bias + group * bias_group + column, mask=column < W, other=0.0).to(tl.float32)[None, :]
-    store_rows(out + group * num_rows * W, row, real, y, W, W, WP, False)
+    store_rows(out, row, real, y, W, W, WP, False)
 
 
 @triton.jit
@@ -89,6 +102,7 @@ def norm_backward_kernel(
     W: tl.constexpr,
     WP: tl.constexpr,
     ROWS: tl.constexpr,
+    DENSE: tl.constexpr,
     NORMALIZE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     WEIGHT_GRAD: tl.constexpr,
@@ -97,19 +111,14 @@ def norm_backward_kernel(
     """One program: every programs_per_group-th tile of a group, and one row each of the parameters' partial sums."""
     group = (tl.program_id(0) // programs_per_group).to(tl.int64)
     column = tl.arange(0, WP)
-    x += group * x_group
-    dout += group * num_rows * W
-    dx += group * num_rows * W
-    mean += group * num_rows
-    rstd += group * num_rows
     # Sums are kept for each row of the tile and added up once: within the loop no thread waits for another one's rows.
     dweight = tl.zeros((ROWS, WP), tl.float32)
     dbias = tl.zeros((ROWS, WP), tl.float32)
     for tile in range(tl.program_id(0) % programs_per_group, tiles_per_group, programs_per_group):
         row = tile * ROWS + tl.arange(0, ROWS)
         real = row < num_rows
-        start = (row // inner).to(tl.int64) * x_outer + (row % inner).to(tl.int64) * x_inner
-        row = row.to(tl.int64)
+        start = row_starts(row, group, num_rows, x_group, x_outer, x_inner, inner, W, DENSE)
+        row = group * num_rows + row  # of all groups, in 64 bits
         grad = load_rows(dout, row, real, W, W, WP, tl.float32, False)
         if NORMALIZE or WEIGHT_GRAD:
             normalized = load_rows(x, start, real, 1, W, WP, tl.float32, False)
@@ -160,6 +169,7 @@ def forward(
             "W": width,
             "WP": padded,
             "ROWS": rows,
+            "DENSE": x.is_contiguous(),
             "NORMALIZE": normalize,
             "HAS_WEIGHT": weight is not None,
             "HAS_BIAS": bias is not None,
@@ -203,6 +213,7 @@ def backward(
             "W": width,
             "WP": padded,
             "ROWS": rows,
+            "DENSE": x.is_contiguous(),
             "NORMALIZE": normalize,
             "HAS_WEIGHT": weight is not None,
             "WEIGHT_GRAD": weight_grad,
@@ -221,22 +232,18 @@ def _sizes(x: Tensor, grouped: bool) -> tuple[int, int, int]:
 
 
 def _strides(x: Tensor, grouped: bool) -> tuple[Tensor, list[int]]:
-    """x, or a copy if its rows are not where two strides can say, and x_group, x_outer, x_inner and inner."""
-    if x.stride(-1) == 1 or x.shape[-1] == 1:
-        merged: list[tuple[int, int]] = []  # (size, stride) of what is left of the axes of rows
+    """x, or a copy if `row_starts` cannot find its rows, and its x_group, x_outer, x_inner and inner."""
+    if not x.is_contiguous() and (x.stride(-1) == 1 or x.shape[-1] == 1):
+        merged: list[tuple[int, int]] = []  # size and stride of what is left of the axes of rows
         for size, stride in zip(x.shape[int(grouped) : -1], x.stride()[int(grouped) : -1], strict=True):
-            if size == 1:
-                continue
             if merged and merged[-1][1] == size * stride:
                 merged[-1] = merged[-1][0] * size, stride
-            else:
+            elif size > 1:
                 merged.append((size, stride))
-        group = x.stride(0) if grouped else 0
-        if len(merged) <= 1:
-            return x, [group, merged[0][1] if merged else 0, 0, 1]
-        if len(merged) == 2:
-            return x, [group, merged[0][1], merged[1][1], merged[1][0]]
-    return _strides(x.contiguous(), grouped)
+        if len(merged) <= 2:
+            (_, x_outer), (inner, x_inner) = [*merged, (1, 0), (1, 0)][:2]
+            return x, [x.stride(0) if grouped else 0, x_outer, x_inner, inner]
+    return x.contiguous(), [0, 0, 0, 1]
 
 
 def _parameter(parameter: Tensor | None) -> tuple[Tensor | None, int]:

@@ -2,8 +2,8 @@
 
 With g = dout / normaliser, sim_ij enters the loss with slope g_i·v_j + e_i, where e_i = -g_i·out_i is the gradient of
 the normaliser. The two nearly cancel where a key outweighs all others, so they are added before anything is rounded.
-But e must be more precise than the stored output allows: Σ_j sim_ij g_i·v_j = g_i·out_i · normaliser comes along with the
-sums here, and what the estimate from the stored output lacks is made up for at the end.
+But e must be more precise than the stored output allows. Σ_j sim_ij dout_i·v_j, from which it follows, comes along
+with the sums here, and what the estimate from the stored output lacks is made up for at the end.
 """
 
 import triton

@@ -395,11 +395,15 @@ def segment_scan_kernel(
     num_key_heads,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    SEGMENTS: tl.constexpr,
     TABLE: tl.constexpr,
     REVERSE: tl.constexpr,
     WRITE_PREFIX: tl.constexpr,
 ):
-    """Sums over a sequence's segments: ``total`` of all of them, and in place those before (after) each one."""
+    """Sums over a sequence's segments: ``total`` of all of them, and in place those before (after) each one.
+
+    SEGMENTS are loaded at a time: one after another they would wait for memory each time.
+    """
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     block = tl.program_id(0) % BLOCKS
     head = tl.program_id(0) // BLOCKS % num_key_heads
@@ -413,11 +417,13 @@ def segment_scan_kernel(
         first = sequence * segments_per_row
         count = segments_per_row
     sums = tl.zeros((BLOCK,), tl.float32)
-    for step in range(count):
+    for done in range(0, count, SEGMENTS):
+        step = done + tl.arange(0, SEGMENTS)
         segment = first + (count - 1 - step if REVERSE else step)
-        pointers = partial + (segment.to(tl.int64) * num_key_heads + head) * WIDTH + column
-        more = tl.load(pointers, mask=inside, other=0.0)
+        pointers = partial + (segment.to(tl.int64) * num_key_heads + head)[:, None] * WIDTH + column[None, :]
+        mask = (step < count)[:, None] & inside[None, :]
+        more = tl.load(pointers, mask=mask, other=0.0)
         if WRITE_PREFIX:
-            tl.store(pointers, sums, mask=inside)
-        sums += more
+            tl.store(pointers, sums[None, :] + (tl.cumsum(more, axis=0) - more), mask=mask)
+        sums += tl.sum(more, axis=0)
     tl.store(total + (sequence.to(tl.int64) * num_key_heads + head) * WIDTH + column, sums, mask=inside)

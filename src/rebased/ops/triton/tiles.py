@@ -119,7 +119,7 @@ def contract(some, dfeatures, ROWS: tl.constexpr, NUM: tl.constexpr, FP: tl.cons
 
 @triton.jit
 def dot_precisely(x, matrix, PRECISION: tl.constexpr):
-    """x @ matrix for a float32 matrix, which is not to be rounded to x's few bits."""
+    """The product with a float32 matrix, which is not to be rounded to x's few bits."""
     if x.dtype == tl.float32:
         return tl.dot(x, matrix, input_precision=PRECISION)
     high = matrix.to(x.dtype)

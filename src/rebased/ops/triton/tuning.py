@@ -18,6 +18,8 @@ class Tile:
     """Of the features x_i·x_j, the number of values of i at a time."""
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
+    """Per thread: fewer let more programs share a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ def tuning(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
     num_i = max(1, (128 if is_half else 64) // feature_dim)
     tile = Tile(rows=64, columns=64, num_i=num_i, num_warps=4, num_stages=2)
     narrow = head_dim <= 32
+    is_small = is_half and head_dim == 16 and feature_dim == 16
     return Tuning(
         chunk=128 if narrow else 256,
         enough_programs=264,
         wanted_programs=1056,
         states=replace(tile, num_stages=3 if is_half else 2),
         forward=replace(tile, num_stages=1 if narrow else 2),
-        query_grads=replace(tile, num_stages=3 if is_half else 2),
-        key_grads=replace(tile, columns=32),
+        query_grads=replace(tile, num_stages=3 if is_half else 2, max_registers=128 if is_small else None),
+        key_grads=replace(tile, columns=32, max_registers=128 if is_small else None),
     )

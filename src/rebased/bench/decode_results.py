@@ -1,0 +1,137 @@
+"""A bench of decoding: what is asked, and what was found, in memory and as JSON."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rebased.bench import checks
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.environment import Environment
+from rebased.bench.files import read_record, write_json
+from rebased.bench.timing import Timing
+from rebased.ops.backends import STEP_BACKENDS
+
+__all__ = ["DecodeBenchConfig", "DecodeBenchResult", "DecodeMeasurement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeBenchConfig:
+    """One decoding step with a state, beside softmax attention over a cache of keys and values."""
+
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    dtype: str = "float32"
+    """Of the inputs and the cache; a state is float32 whatever it is, or float64."""
+    contexts: tuple[int, ...] = (2048, 8192, 32768)
+    """Tokens in the cache."""
+    batch_size: int = 64
+    """Sequences that are decoded together."""
+    num_heads: int = 64
+    """Of `kernel_attention_step`."""
+    feature_dim: int = 16
+    """Size of its queries and keys per head."""
+    head_dim: int = 12
+    """Size of its values per head."""
+    sdpa_heads: int = 12
+    sdpa_head_dim: int = 64
+    """Size of SDPA's queries, keys and values per head."""
+    backend: str = "auto"
+    """Of `kernel_attention_step`."""
+    graphs: bool = False
+    """Whether steps are recorded and replayed as CUDA graphs, as decoding loops do."""
+    threads: int | None = None
+    """Threads of one CPU operator; None leaves torch's setting."""
+    min_repetitions: int = 5
+    """Steps timed at least."""
+    min_seconds: float = 0.2
+    """Seconds timed at least."""
+    seed: int = 0
+    """Of the random inputs."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, naming the field, for a value outside its domain."""
+        checks.check_choice("device", self.device, DEVICES)
+        checks.check_choice("dtype", self.dtype, DTYPES)
+        checks.check_choice("backend", self.backend, ("auto", *STEP_BACKENDS))
+        checks.check_lengths("contexts", self.contexts)
+        for name in ("batch_size", "num_heads", "feature_dim", "head_dim", "sdpa_heads", "sdpa_head_dim"):
+            checks.check_positive(name, getattr(self, name))
+        for name in ("threads", "min_repetitions"):
+            checks.check_positive(name, getattr(self, name))
+        checks.check_duration("min_seconds", self.min_seconds)
+        if self.graphs and self.device != "cuda":
+            raise ValueError(f"graphs: True needs device 'cuda', got {self.device!r}")
+
+    def check_machine(self) -> None:
+        """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
+        checks.check_machine(self.device, self.threads)
+
+    @property
+    def torch_device(self) -> torch.device:
+        """``device`` as torch knows it."""
+        return torch.device(self.device)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """``dtype`` as torch knows it."""
+        return DTYPES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeMeasurement:
+    """One step of one candidate: either measured, or skipped with a reason."""
+
+    candidate: str
+    """"state" (`kernel_attention_step`) or "sdpa"."""
+    context: int | None
+    """Tokens in SDPA's cache; None for the state, whose size does not depend on them."""
+    held_bytes: int | None = None
+    """What is kept from step to step: the state, or the cache."""
+    timing: Timing | None = None
+    """None if skipped."""
+    slowdown: float | None = None
+    """This median time over that of the state; None if either was skipped."""
+    skipped: str | None = None
+    """Why nothing was measured; None if something was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeBenchResult:
+    """Everything one run found, with what was asked and where it ran."""
+
+    config: DecodeBenchConfig
+    environment: Environment
+    error: float
+    """Relative RMS error of steps in a row against the float64 reference, from the check before the timing."""
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    measurements: tuple[DecodeMeasurement, ...]
+    """The state first, then SDPA by context."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``; `from_json` reads them back."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "DecodeBenchResult":
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        parts: dict[str, Any] = {
+            "config": read_record(DecodeBenchConfig, data["config"]),
+            "environment": read_record(Environment, data["environment"]),
+            "measurements": [
+                read_record(
+                    DecodeMeasurement, entry | {"timing": entry["timing"] and read_record(Timing, entry["timing"])}
+                )
+                for entry in data["measurements"]
+            ],
+        }
+        return read_record(cls, data | parts)
+
+    def write(self, path: Path) -> None:
+        """Write the JSON to ``path``, whole or not at all."""
+        write_json(path, self.to_json())

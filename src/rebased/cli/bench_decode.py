@@ -1,0 +1,80 @@
+"""`rebased bench decode`.
+
+Example: ``rebased bench decode --device cuda --dtype bfloat16 --out decode.json``
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rebased.bench.config import DEVICES, DTYPES
+from rebased.bench.decode import run_decode_bench
+from rebased.bench.decode_results import DecodeBenchConfig
+from rebased.bench.verify import WrongBackendError
+from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.decode_table import print_decode_result
+from rebased.cli.lists import parse_numbers
+from rebased.ops.backends import STEP_BACKENDS
+
+__all__ = ["bench_decode"]
+
+_DEFAULTS = DecodeBenchConfig()
+
+
+def bench_decode(
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    dtype: Annotated[str, typer.Option(help=f"Of the inputs: one of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
+    contexts: Annotated[str, typer.Option(help="Tokens in SDPA's cache, with commas between.")] = ",".join(
+        map(str, _DEFAULTS.contexts)
+    ),
+    batch_size: Annotated[int, typer.Option(help="Sequences decoded together.")] = _DEFAULTS.batch_size,
+    num_heads: Annotated[int, typer.Option(help="Heads with a state.")] = _DEFAULTS.num_heads,
+    feature_dim: Annotated[int, typer.Option(help="Size of their queries and keys.")] = _DEFAULTS.feature_dim,
+    head_dim: Annotated[int, typer.Option(help="Size of their values.")] = _DEFAULTS.head_dim,
+    sdpa_heads: Annotated[int, typer.Option(help="SDPA's heads.")] = _DEFAULTS.sdpa_heads,
+    sdpa_head_dim: Annotated[int, typer.Option(help="Size of SDPA's heads.")] = _DEFAULTS.sdpa_head_dim,
+    backend: Annotated[
+        str, typer.Option(help=f"Of kernel_attention_step: auto, {', '.join(STEP_BACKENDS)}.")
+    ] = _DEFAULTS.backend,
+    graphs: Annotated[
+        bool | None,
+        typer.Option("--graphs/--no-graphs", help="Replay steps from CUDA graphs; if not given, on CUDA."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    min_repetitions: Annotated[int, typer.Option(help="Steps timed at least.")] = _DEFAULTS.min_repetitions,
+    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+) -> None:
+    """Time one decoding step with a state beside softmax attention with a cache of keys and values."""
+    try:
+        config = DecodeBenchConfig(
+            device=device,
+            dtype=dtype,
+            contexts=parse_numbers("contexts", contexts),
+            batch_size=batch_size,
+            num_heads=num_heads,
+            feature_dim=feature_dim,
+            head_dim=head_dim,
+            sdpa_heads=sdpa_heads,
+            sdpa_head_dim=sdpa_head_dim,
+            backend=backend,
+            graphs=device == "cuda" if graphs is None else graphs,
+            threads=threads,
+            min_repetitions=min_repetitions,
+            min_seconds=min_seconds,
+        )
+        config.check_machine()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if out is not None:
+        make_folder(out.parent)
+    try:
+        with make_console(stderr=True).status("starting") as status:
+            result = run_decode_bench(config, progress=status.update)
+    except (WrongBackendError, ValueError) as error:  # wrong, or not able to take these sizes
+        fail(error)
+    print_decode_result(result, make_console())
+    if out is not None:
+        result.write(out)
+        print(f"wrote {out}")

@@ -1,0 +1,126 @@
+"""`rebased bench ops`.
+
+Example: ``rebased bench ops --passes both --lengths 2048,4096,8192 --out ops.json``
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rebased.bench import plot
+from rebased.bench.config import DEVICES, DTYPES, PASSES, OpsBenchConfig, backends_on
+from rebased.bench.ops import run_ops_bench
+from rebased.bench.peers import PEERS
+from rebased.bench.results import OpsBenchResult
+from rebased.bench.verify import WrongBackendError
+from rebased.cli.accuracy_table import print_accuracy
+from rebased.cli.bench_plot import check_drawable
+from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.lists import parse_names, parse_numbers
+from rebased.cli.ops_table import print_ops_result
+from rebased.ops import BACKENDS
+
+__all__ = ["bench_ops", "run_with_progress"]
+
+_DEFAULTS = OpsBenchConfig()
+
+
+def bench_ops(
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    dtype: Annotated[str, typer.Option(help=f"Of the inputs: one of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
+    lengths: Annotated[str, typer.Option(help="Tokens per sequence, with commas between.")] = ",".join(
+        map(str, _DEFAULTS.lengths)
+    ),
+    passes: Annotated[
+        str, typer.Option(help=f"What a call does, of {', '.join(PASSES)}: both is forward and backward.")
+    ] = ",".join(_DEFAULTS.passes),
+    backends: Annotated[
+        str | None,
+        typer.Option(help=f"With commas between, of {', '.join(BACKENDS)}; if not given, those the device has."),
+    ] = None,
+    peers: Annotated[
+        str, typer.Option(help=f"flash-linear-attention's kernels, of {', '.join(PEERS)}; or all.")
+    ] = ",".join(_DEFAULTS.peers),
+    batch_size: Annotated[int | None, typer.Option(help="Sequences per call; 1 if not given.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens per call instead: the batch size is this over the length.")
+    ] = None,
+    num_heads: Annotated[int, typer.Option(help="Heads.")] = _DEFAULTS.num_heads,
+    feature_dim: Annotated[int, typer.Option(help="Size of queries and keys per head.")] = _DEFAULTS.feature_dim,
+    head_dim: Annotated[int, typer.Option(help="Size of values per head.")] = _DEFAULTS.head_dim,
+    sdpa_heads: Annotated[int | None, typer.Option(help="SDPA's heads; as many as ours if not given.")] = None,
+    sdpa_head_dim: Annotated[
+        int | None, typer.Option(help="Size of SDPA's heads; that of our values if not given.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    max_reference_length: Annotated[
+        int, typer.Option(help="Skip the reference backend, quadratic in memory, at longer lengths.")
+    ] = _DEFAULTS.max_reference_length,
+    max_sdpa_length: Annotated[
+        int, typer.Option(help="Skip SDPA, quadratic in time, at longer lengths.")
+    ] = _DEFAULTS.max_sdpa_length,
+    max_peer_length: Annotated[
+        int, typer.Option(help="Skip the peers, quadratic or slow, at longer lengths.")
+    ] = _DEFAULTS.max_peer_length,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Also measure errors against float64 at the sizes that are timed.")
+    ] = _DEFAULTS.accuracy,
+    min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
+    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+    figure: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw time over length: png, svg or pdf.")] = None,
+) -> None:
+    """Time kernel_attention, PyTorch's scaled_dot_product_attention and public kernels over sequence length.
+
+    Each backend of ours is first checked against the float64 reference; a wrong one is not timed.
+    """
+    try:
+        config = OpsBenchConfig(
+            device=device,
+            dtype=dtype,
+            lengths=parse_numbers("lengths", lengths),
+            backends=backends_on(device) if backends is None else parse_names(backends),
+            peers=tuple(PEERS) if peers == "all" else parse_names(peers),
+            passes=parse_names(passes),
+            batch_size=batch_size,
+            tokens=tokens,
+            num_heads=num_heads,
+            feature_dim=feature_dim,
+            head_dim=head_dim,
+            sdpa_heads=sdpa_heads,
+            sdpa_head_dim=sdpa_head_dim,
+            threads=threads,
+            max_reference_length=max_reference_length,
+            max_sdpa_length=max_sdpa_length,
+            max_peer_length=max_peer_length,
+            accuracy=accuracy,
+            min_repetitions=min_repetitions,
+            min_seconds=min_seconds,
+        )
+        config.check_machine()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if figure is not None:
+        check_drawable(figure)
+    for path in (out, figure):
+        if path is not None:
+            make_folder(path.parent)
+    result = run_with_progress(config)
+    print_ops_result(result, make_console())
+    print_accuracy(result, make_console())
+    if out is not None:
+        result.write(out)
+        print(f"wrote {out}")
+    if figure is not None:
+        plot.save(plot.draw(result), figure)
+        print(f"wrote {figure}")
+
+
+def run_with_progress(config: OpsBenchConfig) -> OpsBenchResult:
+    """Run the bench with a spinner on a terminal; a backend that is refused ends the command with its reason."""
+    try:
+        with make_console(stderr=True).status("starting") as status:
+            return run_ops_bench(config, progress=status.update)
+    except WrongBackendError as error:
+        fail(error)

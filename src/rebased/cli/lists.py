@@ -1,0 +1,15 @@
+"""Options that hold several values with commas between."""
+
+__all__ = ["parse_names", "parse_numbers"]
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_numbers(name: str, text: str) -> tuple[int, ...]:
+    """ValueError, naming the option, for what is no number."""
+    try:
+        return tuple(int(part) for part in parse_names(text))
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is not a list of positive integers with commas between") from None

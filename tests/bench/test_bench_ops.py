@@ -100,7 +100,10 @@ def test_passes_are_compared_among_themselves() -> None:
     limits = {(limit.length, limit.passes): limit.seconds for limit in result.limits}
     assert limits.keys() == {(500, "forward"), (500, "both"), (1000, "forward"), (1000, "both")}
     assert result.at("chunked", 500, "both").limit_fraction == pytest.approx(limits[500, "both"] / 1e-3)
-    assert [(each.candidate, each.passes) for each in result.growth][:2] == [("chunked", "forward"), ("chunked", "both")]
+    assert [(each.candidate, each.passes) for each in result.growth][:2] == [
+        ("chunked", "forward"),
+        ("chunked", "both"),
+    ]
 
 
 @pytest.mark.usefixtures("simulated")
@@ -140,9 +143,9 @@ def refuse_reference(error: Exception) -> Any:
 def test_failure_is_recorded_as_skipped(error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "build_attend", refuse_reference(error))
     result = run_ops_bench(tiny(passes=("forward", "both")))
-    assert {result.at("reference", length, passes).skipped for length in (16, 32) for passes in ("forward", "both")} == {
-        reason
-    }
+    assert {
+        result.at("reference", length, passes).skipped for length in (16, 32) for passes in ("forward", "both")
+    } == {reason}
     assert result.at("sdpa", 32, "forward").timing is not None
     assert result.at("chunked", 32, "forward").timing is not None
     # its output does not depend on q and k: backward alone fails, and alone is empty

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.results_by_hand import small_result
 
+from bench.results_by_hand import small_result
 from rebased.bench.plot import _short, draw, save
 
 

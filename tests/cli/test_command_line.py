@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import rebased
 from rebased.bench.verify import WrongBackendError
-from rebased.cli import bench, main
+from rebased.cli import bench_ops, main
 from rebased.cli.app import app
 
 _SIZES = {"lengths": "16,32", "num-heads": 2, "feature-dim": 4, "head-dim": 8}
@@ -41,22 +41,31 @@ def test_help_names_the_commands() -> None:
 
 def test_bench_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     out = tmp_path / "new" / "ops.json"
-    status, said = run(*TINY, "--backward", "--max-reference-length", "16", "--out", str(out))
+    status, said = run(*TINY, "--passes", "forward,both", "--max-reference-length", "16", "--out", str(out))
     assert status == 0
     for word in ("length", "chunked", "reference", "sdpa", "growth", "forward + backward", "wrote"):
         assert word in said
     assert "reference skipped at 32: longer than max_reference_length=16" in said
     data = json.loads(out.read_text())
-    assert data["config"]["backward"] is True
+    assert data["config"]["passes"] == ["forward", "both"]
     assert data["config"]["lengths"] == [16, 32]
-    assert len(data["measurements"]) == 6
+    assert len(data["measurements"]) == 12
 
 
 def test_bench_takes_chosen_backends() -> None:
     status, said = run(*TINY, "--backends", "chunked", "--dtype", "float64")
     assert status == 0
     assert "reference" not in said
-    assert "forward, float64, B=1 H=2 F=4 D=8" in said
+    assert "float64, B=1 H=2 F=4 D=8" in said
+
+
+def test_bench_of_fixed_tokens_with_peers_and_errors() -> None:
+    shape = ["--tokens", "64", "--sdpa-heads", "3", "--sdpa-head-dim", "5"]
+    status, said = run(*TINY, *shape, "--backends", "chunked", "--peers", "all", "--accuracy")
+    assert status == 0
+    assert "float32, 64 tokens H=2 F=4 D=8, SDPA 3 heads of 5" in said
+    assert "parallel_rebased skipped at 16, 32: needs a CUDA device" in said
+    assert "relative RMS error against float64" in said
 
 
 @pytest.mark.parametrize(
@@ -69,6 +78,10 @@ def test_bench_takes_chosen_backends() -> None:
         (["--lengths", "512,0"], "lengths: 0 is not a positive integer"),
         (["--lengths", "512,many"], "lengths: '512,many' is not a list of positive integers"),
         (["--lengths", ","], "lengths is empty"),
+        (["--passes", "backward"], "passes: 'backward' is unknown; it may be forward, both"),
+        (["--peers", "magic"], "peers: 'magic' is unknown; it may be parallel_rebased"),
+        (["--tokens", "8192", "--batch-size", "2"], "tokens: 8192 and batch_size: 2 exclude each other"),
+        (["--tokens", "1000"], "tokens: 1000 is no multiple of the length 512"),
         (["--threads", "0"], "threads: 0 is not a positive integer"),
         (["--batch-size", "-2"], "batch_size: -2 is not a positive integer"),
     ],
@@ -76,7 +89,7 @@ def test_bench_takes_chosen_backends() -> None:
 )
 def test_bad_values_end_before_any_work(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(bench, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
+    monkeypatch.setattr(bench_ops, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
     status, said = run("bench", "ops", *arguments)
     assert status == 2
     assert message in said
@@ -84,7 +97,7 @@ def test_bad_values_end_before_any_work(arguments: list[str], message: str, monk
 
 
 def test_unwritable_out_ends_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
+    monkeypatch.setattr(bench_ops, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
     (tmp_path / "file").write_text("")
     status, said = run(*TINY, "--out", str(tmp_path / "file" / "ops.json"))
     assert status == 1
@@ -95,7 +108,7 @@ def test_refused_backend_ends_with_its_reason(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*_: Any, **__: Any) -> None:
         raise WrongBackendError("backend 'chunked' is not timed because it is wrong")
 
-    monkeypatch.setattr(bench, "run_ops_bench", refuse)
+    monkeypatch.setattr(bench_ops, "run_ops_bench", refuse)
     status, said = run(*TINY)
     assert status == 1
     assert "error: backend 'chunked' is not timed because it is wrong" in said

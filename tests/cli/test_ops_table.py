@@ -1,69 +1,102 @@
-"""The table of a bench, character by character."""
+"""The tables of a bench, character by character."""
 
+import dataclasses
 import io
 
 import pytest
-import torch
 from rich.console import Console
 
-from rebased.bench.config import OpsBenchConfig
-from rebased.bench.environment import describe_environment
-from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
-from rebased.bench.timing import Timing
-from rebased.cli.ops_table import _digits, print_ops_result
-
-
-def timing(milliseconds: float) -> Timing:
-    return Timing.from_samples([milliseconds / 1e3])
-
-
-def small_result(other_cpus: float | None = None) -> OpsBenchResult:
-    config = OpsBenchConfig(backends=("chunked",), lengths=(512, 1024), max_sdpa_length=512)
-    return OpsBenchResult(
-        config=config,
-        environment=describe_environment(torch.device("cpu")),
-        errors={"chunked": 0.0},
-        other_cpus=other_cpus,
-        measurements=(
-            Measurement(candidate="chunked", length=512, timing=timing(5), peak_bytes=2**20, speedup_over_sdpa=2.0),
-            Measurement(candidate="sdpa", length=512, timing=timing(10), peak_bytes=2**21, speedup_over_sdpa=1.0),
-            Measurement(candidate="chunked", length=1024, timing=timing(12.5), peak_bytes=2**21),
-            Measurement(candidate="sdpa", length=1024, skipped="longer than max_sdpa_length=512"),
-        ),
-        growth=(
-            CandidateGrowth(candidate="chunked", time_exponent=1.3219, memory_exponent=1.0),
-            CandidateGrowth(candidate="sdpa", time_exponent=None, memory_exponent=None),
-        ),
-    )
+from bench.results_by_hand import small_result
+from rebased.bench.accuracy import Accuracy
+from rebased.bench.results import OpsBenchResult
+from rebased.cli.accuracy_table import print_accuracy
+from rebased.cli.numbers import digits
+from rebased.cli.ops_table import print_ops_result
 
 
 def printed(result: OpsBenchResult) -> list[str]:
     page = io.StringIO()
     print_ops_result(result, Console(file=page, width=100))
+    print_accuracy(result, Console(file=page, width=100))
     return page.getvalue().splitlines()
 
 
 def test_printed_table() -> None:
     lines = printed(small_result())
-    assert [line.split() for line in lines[:5]] == [
-        ["chunked", "sdpa"],
-        ["length", "ms", "speed", "MiB", "ms", "MiB"],
-        ["512", "5.00", "±", "0.000", "2.00×", "1.00", "10.0", "±", "0.000", "2.00"],
-        ["1024", "12.5", "±", "0.000", "—", "2.00", "—", "—"],
-        ["growth", "T^1.32", "T^1.00", "—", "—"],
+    assert [line.split() for line in lines[:8]] == [
+        ["forward", "512", "1024", "growth"],
+        ["chunked", "ms", "5.00", "±", "0.000", "12.5", "±", "0.000", "T^1.32"],
+        ["speed", "2.00×", "—"],
+        ["limit", "10.2%", "8.19%"],
+        ["MiB", "1.00", "2.00", "T^1.00"],
+        ["sdpa", "ms", "10.0", "±", "0.000", "—", "—"],
+        ["MiB", "2.00", "—", "—"],
+        [],
     ]
-    assert lines[5].startswith("forward, float32, B=1 H=12 F=16 D=64, ")
+    assert lines[8].startswith("float32, B=1 H=12 F=16 D=64, SDPA 12 heads of 64, ")
+    assert lines[11].startswith("limit: ")
+    assert "at 20.0 GB/s and 0.100 TFLOP/s measured here" in lines[11]
     assert lines[-1] == "sdpa skipped at 1024: longer than max_sdpa_length=512"
+
+
+def test_a_table_for_each_choice_of_passes() -> None:
+    lines = printed(small_result(passes=("forward", "both")))
+    assert lines[0].startswith("forward ")
+    assert lines[8].startswith("forward + backward ")
+    assert lines[9].split()[:3] == ["chunked", "ms", "10.0"]
+    assert lines[-1] == "sdpa skipped at 1024: longer than max_sdpa_length=512"
+
+
+def test_a_reason_that_holds_for_one_of_the_passes() -> None:
+    result = small_result(passes=("forward", "both"))
+    first = dataclasses.replace(result.measurements[0], timing=None, skipped="too slow")
+    lines = printed(dataclasses.replace(result, measurements=(first, *result.measurements[1:])))
+    assert "chunked skipped at 512 (forward): too slow" in lines
+
+
+def test_one_that_never_ran_takes_one_line() -> None:
+    result = small_result()
+    cells = [dataclasses.replace(each, timing=None, skipped="not installed") for each in result.measurements]
+    lines = printed(dataclasses.replace(result, measurements=tuple(cells)))
+    assert [line.split()[0] for line in lines[1:3]] == ["chunked", "sdpa"]
+    assert "chunked skipped at 512, 1024: not installed" in lines
+
+
+def test_without_rates_there_is_no_limit() -> None:
+    lines = printed(small_result(rates=None, limits=()))
+    assert not any("limit" in line and "max_sdpa" not in line for line in lines)
 
 
 @pytest.mark.parametrize(("other_cpus", "warned"), [(None, False), (0.05, False), (1.5, True)])
 def test_busy_machine_is_named(other_cpus: float | None, warned: bool) -> None:
-    lines = printed(small_result(other_cpus))
+    lines = printed(small_result(other_cpus=other_cpus))
     assert any("other processes kept 1.5 CPUs busy" in line for line in lines) == warned
+
+
+def test_errors_beside_sdpas() -> None:
+    def of(candidate: str, **errors: float | None) -> Accuracy:
+        return Accuracy(candidate=candidate, length=512, sequences=1, heads=2, **errors)  # type: ignore[arg-type]
+
+    accuracy = (
+        of("chunked", output=2e-3, dq=3e-3, dk=None, dv=1e-3),
+        of("sdpa", output=1e-3, dq=2e-3, dk=2e-3, dv=2e-3),
+    )
+    lines = printed(small_result(passes=("forward", "both"), accuracy=accuracy))
+    assert [line.split() for line in lines[-10:-1]] == [
+        ["error", "of", "512", "1024"],
+        ["chunked", "output", "2.0e-03", "2.00×", "—"],
+        ["dq", "3.0e-03", "1.50×", "—"],
+        ["dk", "—", "—"],
+        ["dv", "1.0e-03", "0.50×", "—"],
+        ["sdpa", "output", "1.0e-03", "—"],
+        ["dq", "2.0e-03", "—"],
+        ["dk", "2.0e-03", "—"],
+        ["dv", "2.0e-03", "—"],
+    ]
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.1234, "0.123"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (1234.5, "1234")]
 )
 def test_three_digits(value: float, text: str) -> None:
-    assert _digits(value) == text
+    assert digits(value) == text

@@ -16,7 +16,7 @@ from rebased.cli.app import app
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     config = OpsBenchConfig(
-        lengths=(8, 16), num_heads=1, feature_dim=2, head_dim=2, backward=True, min_repetitions=1, min_seconds=0
+        lengths=(8, 16), num_heads=1, feature_dim=2, head_dim=2, passes=("both",), min_repetitions=1, min_seconds=0
     )
     monkeypatch.setattr(quickstart, "quickstart_config", lambda: config)
 
@@ -46,4 +46,5 @@ def test_takes_the_gpu_if_there_is_one(cuda: bool, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     config = quickstart.quickstart_config()
     assert config.device == ("cuda" if cuda else "cpu")
-    assert config.backward
+    assert config.passes == ("both",)
+    assert ("triton" in config.backends) == cuda

@@ -73,6 +73,15 @@ def results(run: Callable[..., Tensor], leaves: dict[str, Tensor | None], dout: 
     return {"out": out.detach()} | {f"d{name}": dx for name, dx in zip(real, grads, strict=True)}
 
 
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same tensors in the same order, within the bound of their dtype."""
+    actual, expected = tensors(actual), tensors(expected)
+    assert len(actual) == len(expected) > 0
+    for have, want in zip(actual, expected, strict=True):
+        assert (have.shape, have.dtype) == (want.shape, want.dtype)
+        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
+
+
 @dataclass(frozen=True)
 class Problem:
     leaves: dict[str, Tensor | None]
@@ -129,7 +138,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
     "one row for all": lambda x: x[(slice(0, 1),) * (x.ndim - 1)].expand_as(x) if x.numel() else x,
 }
-"""Ways for the same x to lie in memory; the last has equal rows."""
+"""Ways for the same numbers to lie in memory; in the last all rows are equal."""
 
 
 def make_problem(
@@ -137,6 +146,7 @@ def make_problem(
     dtype: torch.dtype,
     *,
     layout: str = "contiguous",
+    dout_layout: str = "contiguous",
     shift: float = 0.0,
     seed: int = 0,
     device: str = DEVICE,
@@ -152,7 +162,7 @@ def make_problem(
     leaves: dict[str, Tensor | None] = {"x": LAYOUTS[layout]((draw(*shape) + shift).to(dtype))}
     for name in ("weight", "bias"):
         leaves[name] = draw(shape[-1]).to(parameter_dtype or dtype) if name in parameters else None
-    return Problem(leaves, draw(*shape).to(dtype), **settings)
+    return Problem(leaves, LAYOUTS[dout_layout](draw(*shape).to(dtype)), **settings)
 
 
 @st.composite
@@ -163,6 +173,7 @@ def problems(draw: st.DrawFn, dtypes: list[torch.dtype]) -> Problem:
         (*leading, draw(st.integers(1, 40) | st.sampled_from([1, 2, 16, 32]))),
         dtype,
         layout=draw(st.sampled_from(list(LAYOUTS))),
+        dout_layout=draw(st.sampled_from(list(LAYOUTS))),
         shift=draw(st.sampled_from([0.0, 3.0])),
         seed=draw(st.integers(0, 2**32)),
         parameters=draw(st.sampled_from([("weight", "bias"), ("weight",), ("bias",), ()])),
@@ -218,7 +229,7 @@ def test_joined_heads_and_single_heads(backend: str) -> None:
     single = norm_affine(x, backend=backend)
     assert (single.var(dim=-1, correction=0) - 1).abs().max() < 1e-4
     for head in range(3):
-        assert torch.equal(single[:, :, head], norm_affine(x[:, :, head], backend=backend))
+        assert_same(single[:, :, head], norm_affine(x[:, :, head], backend=backend))
 
 
 @BACKENDS
@@ -226,7 +237,8 @@ def test_joined_heads_and_single_heads(backend: str) -> None:
 def test_variance_of_shifted_rows(backend: str, shift: float) -> None:
     """E[x²] - E[x]² would lose every digit here. Multiples of 1/8 make x exact with and without the shift."""
     x = randn(4, 33).mul(8).round().div(8)
-    assert relative_rms(norm_affine(x + shift, backend=backend), oracle(x.double(), None, None)) < 1e-4
+    error = relative_rms(norm_affine(x + shift, backend=backend), oracle(x.double(), None, None))
+    assert error < 1e-3  # two units in the last place of a mean of 1000, against a deviation of 1
 
 
 @BACKENDS
@@ -299,7 +311,7 @@ def test_only_some_gradients_are_wanted(backend: str) -> None:
         norm_affine(**leaves, backend=backend).backward(problem.dout)
         for name, x in leaves.items():
             assert (x.grad is not None) == (name in wanted)
-            assert x.grad is None or torch.equal(x.grad, expected[f"d{name}"]), name
+            assert x.grad is None or relative_rms(x.grad, expected[f"d{name}"]) < 1e-6, name
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -317,16 +329,7 @@ def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) ->
     """Inputs of shapes (2, 4, 6), (6,) and (6,), with a new axis of different entries at each given place, or none."""
     dtype = torch.float64 if backend == "torch" else torch.float32
     inputs = [randn(size, *shape, seed=i, dtype=dtype) for i, shape in enumerate([(2, 4, 6), (6,), (6,)])]
-    return [x[0] if dim is None else x.movedim(0, dim) for x, dim in zip(inputs, dims, strict=True)]
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, within the bound of their dtype."""
-    actual, expected = tensors(actual), tensors(expected)
-    assert len(actual) == len(expected) > 0
-    for have, want in zip(actual, expected, strict=True):
-        assert (have.shape, have.dtype) == (want.shape, want.dtype)
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
+    return [x[0] if dim is None else x.movedim(0, dim).contiguous() for x, dim in zip(inputs, dims, strict=True)]
 
 
 def loss(x: Tensor, weight: Tensor | None, bias: Tensor | None, **settings: Any) -> Tensor:
@@ -411,7 +414,16 @@ def test_refuses_other_derivatives(transform: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_opcheck(dtype: torch.dtype, parameters: tuple[str, ...], normalize: bool) -> None:
     """Schemas, fake tensors, strides and registration, of both operators, plain and in groups."""
-    problem = make_problem((3, 4, 5), dtype, parameters=parameters, parameter_dtype=torch.float32, device="cpu")
+    layout = "transposed" if dtype == torch.float32 else "contiguous"
+    problem = make_problem(
+        (3, 4, 5),
+        dtype,
+        layout=layout,
+        dout_layout=layout,
+        parameters=parameters,
+        parameter_dtype=torch.float32,
+        device="cpu",
+    )
     x, weight, bias = problem.leaves.values()
     mean, rstd = torch.ops.rebased.norm_affine(x, weight, bias, 1e-5, normalize, "auto")[1:]
     for grouped in (False, True):

@@ -100,7 +100,8 @@ NATIVE_CASES = [
         ("rebased", (16, 64), {"causal": False}),
         ("rebased", (16, 12), {"cu_seqlens": True, "state": True}),
         ("based", (5, 20), {"key_mask": True, "state": True}),
-        ("learned per head", (16, 64), {"cu_seqlens": True, "at": True}),
+        # Coefficients of any sign make a normaliser that may vanish, with errors to match: not in a long sequence.
+        ("learned per head", (16, 64), {"cu_seqlens": True, "at": True, "normalize": False}),
         ("learned", (32, 64), {"normalize": False, "key_mask": True}),
         ("linear", (16, 12), {"normalize": False, "causal": False, "state": True}),
     )

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.results import OpsBenchResult
@@ -30,9 +31,8 @@ def print_accuracy(result: OpsBenchResult, console: Console) -> None:
             table.add_row("" if index else candidate, name, *cells)
     console.print()
     console.print(table)
-    console.print(
-        "relative RMS error against float64, and its ratio to SDPA's; on two heads of the inputs that were timed"
-    )
+    caption = "relative RMS error against float64, and its ratio to SDPA's; on two heads of the inputs that were timed"
+    console.print(Text(caption), soft_wrap=True)
 
 
 def _names(result: OpsBenchResult) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Norm, scale and shift of the last axis in one operation: what ReBased does to queries and keys (paper, eq. 8).
+"""Norm, scale and shift of the last axis in one operation: what ReBased does to queries and keys.
 
 ``rebased::norm_affine`` takes x (..., W). A weight or bias (W,) serves every row; one of shape (G, W) has an entry for
 each index of x's first axis, which is how stacked replicas run as one call. Two given parameters are of the same kind.

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rebased.ops.arguments import Arguments
+from rebased.ops.dtypes import rounding
 from rebased.ops.triton.forward import forward_kernel
 from rebased.ops.triton.key_grads import key_grads_kernel
 from rebased.ops.triton.launch import launch
@@ -30,7 +31,7 @@ from rebased.ops.triton.pieces import (
     whole_sequences,
 )
 from rebased.ops.triton.query_grads import query_grads_kernel
-from rebased.ops.triton.states import segment_scan_kernel, states_kernel
+from rebased.ops.triton.states import segment_scan_kernel, shift_kernel, states_kernel
 from rebased.ops.triton.tuning import Tile, Tuning, tuning
 
 MAX_FEATURE_DIM = 32
@@ -450,71 +451,65 @@ def _states(
     several = row_length > segment
     write_prefix = need_prefix and a.causal
     partial = x.new_empty(0, dtype=torch.float32)
-    if several or need_total or not write_prefix:
+    write_total = several or need_total or not write_prefix
+    if write_total:
         partial = x.new_empty(segments.count, plan.num_key_heads, plan.width, dtype=torch.float32)
     prefix = None
     if write_prefix:
         shape = (plan.num_chunks, plan.num_key_heads, rows)
         prefix = x.new_empty(*shape, plan.head_dim, dtype=plan.operand), x.new_empty(shape, dtype=torch.float32)
 
-    def walk(*, has_start: bool, write_total: bool, write_prefix: bool) -> None:
-        launch(
-            states_kernel,
-            segments.count * plan.num_key_heads * (_feature_groups(plan) + 1),
-            [
-                x,
-                v,
-                _or(a.key_mask, x),
-                _or(normalizer, partial),
-                _or(weights, partial),
-                _or(a.coefficients, partial),
-                x if gathered is None else gathered.order,
-                x if gathered is None else gathered.borders,
-                _or(segments.table, x),
-                *(initial or (partial, partial)),
-                partial,
-                *(prefix or (partial, partial)),
-            ],
-            [*x.stride()[:2], *v.stride()[:2], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
-            [a.scale],
-            {
-                "X_HEAD": x.stride(2),
-                "V_HEAD": v.stride(2),
-                **plan.sizes(),
-                "GROUP": x.shape[2] // plan.num_key_heads,
-                "SEGMENT": segment,
-                "ROWS": tile.rows,
-                "NUM_I": tile.num_i,
-                "EVEN": plan.is_even(row_length, tile=tile),
-                "TABLE": segments.table is not None,
-                "PACKED": plan.is_packed,
-                "GATHERED": gathered is not None,
-                "BY_CHUNK": by_chunk,
-                "OF_QUERIES": of_queries,
-                "HAS_MASK": a.key_mask is not None and not of_queries,
-                "HAS_COEFFICIENTS": a.coefficients is not None,
-                "NORMALIZE": a.normalize,
-                "DROP": a.nonnegative and a.normalize,
-                "HAS_START": has_start,
-                "HAS_INITIAL": initial is not None,
-                "WRITE_TOTAL": write_total,
-                "WRITE_PREFIX": write_prefix,
-            },
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-            max_registers=tile.max_registers,
-        )
+    launch(
+        states_kernel,
+        segments.count * plan.num_key_heads * (_feature_groups(plan) + 1),
+        [
+            x,
+            v,
+            _or(a.key_mask, x),
+            _or(normalizer, partial),
+            _or(weights, partial),
+            _or(a.coefficients, partial),
+            x if gathered is None else gathered.order,
+            x if gathered is None else gathered.borders,
+            _or(segments.table, x),
+            *(initial or (partial, partial)),
+            partial,
+            *(prefix or (partial, partial)),
+        ],
+        [*x.stride()[:2], *v.stride()[:2], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
+        [a.scale],
+        {
+            "X_HEAD": x.stride(2),
+            "V_HEAD": v.stride(2),
+            **plan.sizes(),
+            "GROUP": x.shape[2] // plan.num_key_heads,
+            "SEGMENT": segment,
+            "ROWS": tile.rows,
+            "NUM_I": tile.num_i,
+            "EVEN": plan.is_even(row_length, tile=tile),
+            "TABLE": segments.table is not None,
+            "PACKED": plan.is_packed,
+            "GATHERED": gathered is not None,
+            "BY_CHUNK": by_chunk,
+            "OF_QUERIES": of_queries,
+            "HAS_MASK": a.key_mask is not None and not of_queries,
+            "HAS_COEFFICIENTS": a.coefficients is not None,
+            "NORMALIZE": a.normalize,
+            "DROP": a.nonnegative and a.normalize,
+            "HAS_INITIAL": initial is not None,
+            "WRITE_TOTAL": write_total,
+            "WRITE_PREFIX": write_prefix,
+        },
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
+    )
 
     total = None
-    if several or not write_prefix:
-        walk(has_start=False, write_total=True, write_prefix=False)
-        total = _sum_segments(plan, partial, segments, reverse=of_queries, write_prefix=write_prefix)
-        if write_prefix:
-            walk(has_start=True, write_total=False, write_prefix=True)
-    else:
-        walk(has_start=False, write_total=need_total, write_prefix=True)
-        if need_total:
-            total = _sum_segments(plan, partial, segments, reverse=of_queries, write_prefix=False)
+    if write_total:
+        total = _sum_segments(plan, partial, segments, reverse=of_queries, write_prefix=several and write_prefix)
+    if several and prefix is not None:
+        _shift(plan, partial, prefix, segments, segment, row_length)
     if need_prefix and not a.causal:
         assert total is not None
         prefix = _as_states(plan, total, initial)
@@ -562,6 +557,30 @@ def _sum_segments(plan: Plan, partial: Tensor, segments: Pieces, *, reverse: boo
     return total
 
 
+def _shift(plan: Plan, partial: Tensor, prefix: States, segments: Pieces, segment: int, row_length: int) -> None:
+    """States within segments become states within sequences."""
+    block = 1024
+    rows = plan.layout.num_rows
+    blocks = triton.cdiv(rows * plan.head_dim, block) + triton.cdiv(rows, block)
+    launch(
+        shift_kernel,
+        segments.count * plan.num_key_heads * blocks,
+        [partial, *prefix, _or(segments.table, partial)],
+        [row_length, segments.per_row, plan.num_key_heads],
+        [],
+        {
+            "FEATURES": rows,
+            "DP": plan.head_dim,
+            "SEGMENT": segment,
+            "CHUNK": plan.tuning.chunk,
+            "BLOCK": block,
+            "TABLE": segments.table is not None,
+        },
+        num_warps=4,
+        num_stages=2,
+    )
+
+
 def _as_states(plan: Plan, total: Tensor, initial: States | None) -> States:
     """Sums over whole sequences, which is what every query sees if attention is not causal."""
     rows, head_dim = plan.layout.num_rows, plan.head_dim
@@ -605,12 +624,15 @@ def _allows_tf32() -> bool:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """float16 has no more bits than TF32, but a narrower range than its squares; float32 takes three TF32 products."""
-    return "tf32" if dtype != torch.float32 or _allows_tf32() else "tf32x3"
+    """For operands that are float32: those of float16 inputs too, for squares of them are beyond its range."""
+    return "tf32" if dtype == torch.bfloat16 or _allows_tf32() else "tf32x3"
 
 
 def _rounding(dtype: torch.dtype) -> float:
-    """What of the state's part of the normaliser counts as zero, relative to the terms it is the sum of."""
+    """What of the state's part of the normaliser counts as zero, relative to the terms it is the sum of.
+
+    The numerators are that imprecise: the quotient would be rounding error divided by rounding error.
+    """
     if dtype == torch.bfloat16:
         return 2.0**-11
-    return 2.0**-14 if dtype == torch.float16 or _allows_tf32() else 32 * 2.0**-23
+    return 2.0**-14 if _allows_tf32() else rounding(torch.float32)

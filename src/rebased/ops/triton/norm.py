@@ -4,6 +4,9 @@ Rows are counted within a group, which has one weight and one bias. Names in ker
 power of two.
 """
 
+# Triton reads kernels as a language of its own, in which nothing is annotated; the rest of this file is.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
 import math
 
 import torch

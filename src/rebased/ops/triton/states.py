@@ -66,16 +66,14 @@ def states_kernel(
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DROP: tl.constexpr,
-    HAS_START: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
     WRITE_TOTAL: tl.constexpr,
     WRITE_PREFIX: tl.constexpr,
 ):
     """One program: one segment and key head, and NUM_I · FP features of degree two, or all that is of lower degree.
 
-    ``partial`` (segments, key heads, features · (DP + 1)) takes the sums over single segments (``WRITE_TOTAL``), and
-    gives those over the segments before this one (``HAS_START``). ``prefix`` is what a sequence holds before each
-    chunk, plus ``initial``. Where queries are gathered, ``row_borders`` says which of the sorted rows belong to which
+    ``partial`` (segments, key heads, features · (DP + 1)) takes the sums over the segment (``WRITE_TOTAL``), ``prefix``
+    those over what comes before each chunk in its segment, plus ``initial``. Where queries are gathered, ``row_borders`` says which of the sorted rows belong to which
     chunk (``BY_CHUNK``); else a segment's rows are a range, of whole tiles if ``EVEN``.
     """
     GROUPS: tl.constexpr = FP // NUM_I if TERM2 else 0
@@ -161,7 +159,6 @@ def states_kernel(
                 HAS_COEFFICIENTS,
                 NORMALIZE,
                 DROP,
-                HAS_START,
                 HAS_INITIAL,
                 WRITE_TOTAL,
                 WRITE_PREFIX,
@@ -219,7 +216,6 @@ def _walk(
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DROP: tl.constexpr,
-    HAS_START: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
     WRITE_TOTAL: tl.constexpr,
     WRITE_PREFIX: tl.constexpr,
@@ -241,19 +237,6 @@ def _walk(
     constant = tl.zeros((DP,), tl.float32)
     constant_moment = tl.zeros((1,), tl.float32)
     values = tl.zeros((NUM_I * FP, DP), tl.float32)
-    if HAS_START:
-        if MOMENTS:
-            if TERM2:
-                square = tl.load(moments + at_square)
-            if TERM1:
-                linear = tl.load(partial + at_linear)
-                linear_moment = tl.load(moments + LINEAR + i)
-            if TERM0:
-                constant = tl.load(partial + CONSTANT * DP + d)
-                constant_moment = tl.load(moments + CONSTANT + one)
-        else:
-            values = tl.load(partial + at_values)
-
     # Rows are walked in stretches, the rows of one chunk (or all, if no states are written on the way), and a
     # stretch in steps: a tile of rows of one of the heads that share the state.
     for turn in range(num_chunks if WRITE_PREFIX else 1):
@@ -427,3 +410,47 @@ def segment_scan_kernel(
             tl.store(pointers, sums[None, :] + (tl.cumsum(more, axis=0) - more), mask=mask)
         sums += tl.sum(more, axis=0)
     tl.store(total + (sequence.to(tl.int64) * num_key_heads + head) * WIDTH + column, sums, mask=inside)
+
+
+@triton.jit
+def shift_kernel(
+    partial,
+    prefix,
+    prefix_moments,
+    table,
+    row_length,
+    pieces_per_row,
+    num_key_heads,
+    FEATURES: tl.constexpr,
+    DP: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TABLE: tl.constexpr,
+):
+    """Add to the states within a segment what comes before it: ``partial``, once `segment_scan_kernel` has run."""
+    VALUES: tl.constexpr = FEATURES * DP
+    BLOCKS: tl.constexpr = (VALUES + BLOCK - 1) // BLOCK
+    MOMENT_BLOCKS: tl.constexpr = (FEATURES + BLOCK - 1) // BLOCK
+    block = tl.program_id(0) % (BLOCKS + MOMENT_BLOCKS)
+    head = tl.program_id(0) // (BLOCKS + MOMENT_BLOCKS) % num_key_heads
+    segment = tl.program_id(0) // (BLOCKS + MOMENT_BLOCKS) // num_key_heads
+    _, start, end, chunk, _, _ = locate(segment, table, row_length, pieces_per_row, SEGMENT, CHUNK, TABLE)
+    partial += (segment * num_key_heads + head).to(tl.int64) * (VALUES + FEATURES)
+    first = chunk.to(tl.int64) * num_key_heads + head
+    num_chunks = tl.cdiv(end - start, CHUNK)
+    if block < BLOCKS:
+        column = block * BLOCK + tl.arange(0, BLOCK)
+        inside = column < VALUES
+        offset = tl.load(partial + column, mask=inside, other=0.0)
+        for place in range(num_chunks):
+            pointers = prefix + (first + place * num_key_heads) * VALUES + column
+            state = tl.load(pointers, mask=inside, other=0.0).to(tl.float32) + offset
+            tl.store(pointers, state.to(prefix.dtype.element_ty), mask=inside)
+    else:
+        column = (block - BLOCKS) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < FEATURES
+        offset = tl.load(partial + VALUES + column, mask=inside, other=0.0)
+        for place in range(num_chunks):
+            pointers = prefix_moments + (first + place * num_key_heads) * FEATURES + column
+            tl.store(pointers, tl.load(pointers, mask=inside, other=0.0) + offset, mask=inside)

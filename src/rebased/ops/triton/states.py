@@ -73,8 +73,9 @@ def states_kernel(
     """One program: one segment and key head, and NUM_I · FP features of degree two, or all that is of lower degree.
 
     ``partial`` (segments, key heads, features · (DP + 1)) takes the sums over the segment (``WRITE_TOTAL``), ``prefix``
-    those over what comes before each chunk in its segment, plus ``initial``. Where queries are gathered, ``row_borders`` says which of the sorted rows belong to which
-    chunk (``BY_CHUNK``); else a segment's rows are a range, of whole tiles if ``EVEN``.
+    those over what comes before each chunk in its segment, plus ``initial``. Where queries are gathered,
+    ``row_borders`` says which of the sorted rows belong to which chunk (``BY_CHUNK``); else a segment's rows are a
+    range, of whole tiles if ``EVEN``.
     """
     GROUPS: tl.constexpr = FP // NUM_I if TERM2 else 0
     FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0

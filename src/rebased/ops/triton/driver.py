@@ -297,8 +297,8 @@ def _backward(
     a: Arguments, out: Tensor, normalizer: Tensor, dout: Tensor, dsums: Tensor | None, *, coefficients: bool
 ) -> Grads:
     plan = make_plan(a)
-    dq, weights, dcoefficients = _query_grads(plan, out, normalizer, dout, coefficients=coefficients)
-    suffix, total = _query_states(plan, normalizer, dout, weights, dsums)
+    dq, weights, factors, dcoefficients = _query_grads(plan, out, normalizer, dout, coefficients=coefficients)
+    suffix, total = _query_states(plan, factors, dout, weights, dsums)
     dk, dv = _key_grads(plan, normalizer, dout, weights, suffix)
     dstate = None
     if total is not None:
@@ -308,13 +308,13 @@ def _backward(
 
 def _query_grads(
     plan: Plan, out: Tensor, normalizer: Tensor, dout: Tensor, *, coefficients: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of the queries, of each normaliser, and of the coefficients."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of the queries and of each normaliser, 1 / normaliser where the state counts, and the coefficients'."""
     a, tile = plan.a, plan.tuning.query_grads
     pieces = plan.query_pieces(tile.rows)
     prefix, _ = _key_states(plan, need_total=False)
     dq = torch.empty_like(a.q, memory_format=torch.contiguous_format)
-    weights = torch.empty_like(normalizer)
+    weights, factors = torch.empty_like(normalizer), torch.empty_like(normalizer)
     partial = None
     if coefficients:
         partial = a.q.new_zeros(pieces.count, plan.num_heads, len(a.degrees), dtype=torch.float32)
@@ -330,6 +330,7 @@ def _query_grads(
             dout,
             dq,
             weights,
+            factors,
             _or(partial, weights),
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
@@ -344,7 +345,7 @@ def _query_grads(
         num_stages=tile.num_stages,
         max_registers=tile.max_registers,
     )
-    return dq, weights, None if partial is None else _sum_by_sequence(plan, partial, pieces)
+    return dq, weights, factors, None if partial is None else _sum_by_sequence(plan, partial, pieces)
 
 
 def _key_grads(
@@ -401,7 +402,7 @@ def _key_states(plan: Plan, *, need_total: bool) -> tuple[States | None, Tensor 
 
 
 def _query_states(
-    plan: Plan, normalizer: Tensor, dout: Tensor, weights: Tensor, dsums: Tensor | None
+    plan: Plan, factors: Tensor, dout: Tensor, weights: Tensor, dsums: Tensor | None
 ) -> tuple[States | None, Tensor | None]:
     """Σ φ(q)·(dout / normaliser)ᵀ after each chunk plus the sums' own gradient, and over all of these queries."""
     a = plan.a
@@ -418,7 +419,7 @@ def _query_states(
         a.q,
         dout,
         initial,
-        normalizer=normalizer,
+        factors=factors,
         weights=weights,
         of_queries=True,
         need_prefix=has_future,
@@ -432,7 +433,7 @@ def _states(
     v: Tensor,
     initial: States | None,
     *,
-    normalizer: Tensor | None = None,
+    factors: Tensor | None = None,
     weights: Tensor | None = None,
     of_queries: bool,
     need_prefix: bool,
@@ -466,7 +467,7 @@ def _states(
             x,
             v,
             _or(a.key_mask, x),
-            _or(normalizer, partial),
+            _or(factors, partial),
             _or(weights, partial),
             _or(a.coefficients, partial),
             x if gathered is None else gathered.order,
@@ -495,7 +496,6 @@ def _states(
             "HAS_MASK": a.key_mask is not None and not of_queries,
             "HAS_COEFFICIENTS": a.coefficients is not None,
             "NORMALIZE": a.normalize,
-            "DROP": a.nonnegative and a.normalize,
             "HAS_INITIAL": initial is not None,
             "WRITE_TOTAL": write_total,
             "WRITE_PREFIX": write_prefix,

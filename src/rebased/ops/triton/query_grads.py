@@ -32,6 +32,7 @@ def query_grads_kernel(
     dout,
     dq,
     dnormalizer,
+    factors,
     dcoefficients,
     key_mask,
     coefficients,
@@ -231,6 +232,7 @@ def query_grads_kernel(
         exact = -weighed * inverse * inverse
         direct += through * (exact - estimate)[:, None]
         tl.store(dnormalizer + at_query + at_output, exact, mask=real)
+        tl.store(factors + at_query + at_output, inverse * keep, mask=real)
     store_rows(dq + at_query * F, at_output, real, direct, F, F, FP, EVEN)
     if COEFFICIENT_GRADS:
         to = dcoefficients + (tile.to(tl.int64) * num_heads + head) * (TERM0 + TERM1 + TERM2)

@@ -5,8 +5,8 @@ terms there are. Both triangles of x_i·x_j are there, so no feature needs a wei
 features alone are called moments: Σ xxᵀ, Σ x and a count.
 
 Over keys the values are v and every key weighs 1. Over queries, for the gradients of the keys, the values are
-c_d·scale^d · dout / normaliser, a query weighs c_d·scale^d · ``weights``, and the walk goes from the last chunk to the
-first. A sum over keys is not scaled, since heads that share it differ in their coefficients.
+c_d·scale^d · ``factors`` · dout, a query weighs c_d·scale^d · ``weights``, and the walk goes from the last chunk to the
+first; a factor is 1 / normaliser, or 0 where the state had no part in the output. A sum over keys is not scaled, since heads that share it differ in their coefficients.
 """
 
 import triton
@@ -20,7 +20,7 @@ def states_kernel(
     x,
     v,
     key_mask,
-    normalizer,
+    factors,
     weights,
     coefficients,
     order,
@@ -65,7 +65,6 @@ def states_kernel(
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
-    DROP: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
     WRITE_TOTAL: tl.constexpr,
     WRITE_PREFIX: tl.constexpr,
@@ -96,7 +95,7 @@ def states_kernel(
     v += batch * v_batch + head.to(tl.int64) * (GROUP * V_HEAD)
     key_mask += batch * num_rows
     at_head = batch * num_rows * (num_key_heads * GROUP) + head * GROUP
-    normalizer += at_head
+    factors += at_head
     weights += at_head
     partial += (segment * num_key_heads + head).to(tl.int64) * (FEATURES * (DP + 1))
     prefix += (chunk.to(tl.int64) * num_key_heads + head) * (FEATURES * DP)
@@ -114,7 +113,7 @@ def states_kernel(
                 x,
                 v,
                 key_mask,
-                normalizer,
+                factors,
                 weights,
                 coefficients,
                 order,
@@ -159,7 +158,6 @@ def states_kernel(
                 HAS_MASK,
                 HAS_COEFFICIENTS,
                 NORMALIZE,
-                DROP,
                 HAS_INITIAL,
                 WRITE_TOTAL,
                 WRITE_PREFIX,
@@ -171,7 +169,7 @@ def _walk(
     x,
     v,
     key_mask,
-    normalizer,
+    factors,
     weights,
     coefficients,
     order,
@@ -216,7 +214,6 @@ def _walk(
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
-    DROP: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
     WRITE_TOTAL: tl.constexpr,
     WRITE_PREFIX: tl.constexpr,
@@ -314,13 +311,9 @@ def _walk(
                 )
                 if NORMALIZE:
                     at_weight = at_query + at_row * (num_key_heads * GROUP)
-                    divisor = tl.load(normalizer + at_weight, mask=real, other=1.0)
+                    value_scale = tl.load(factors + at_weight, mask=real, other=0.0)
                     weight = tl.load(weights + at_weight, mask=real, other=0.0)
-                    if DROP:  # the sign says that the state had no part in this query's output
-                        weight = tl.where(divisor < 0, 0.0, weight)
-                        value_scale = tl.where(divisor < 0, 0.0, 1.0 / divisor)
-                    else:
-                        value_scale = 1.0 / divisor
+                    weight = tl.where(value_scale == 0.0, 0.0, weight)
                 else:
                     weight *= 0.0
             if MOMENTS:
@@ -350,9 +343,9 @@ def _walk(
                             constant_moment += tl.sum(weight, axis=0)
             else:
                 value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
+                some = load_columns(x_tile, at_row, real, x_time, group * NUM_I, NUM_I, F, FP, OPERAND, ALL_REAL)
                 if OF_QUERIES:
                     value = (value.to(tl.float32) * (value_scale * k2)[:, None]).to(OPERAND)
-                some = load_columns(x_tile, at_row, real, x_time, group * NUM_I, NUM_I, F, FP, OPERAND, ALL_REAL)
                 features = products(some, every, ROWS, NUM_I, FP)
                 values = tl.dot(tl.trans(features), value, values, input_precision=PRECISION)
 

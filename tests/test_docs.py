@@ -49,3 +49,20 @@ def test_the_readme_quotes_its_benchmark() -> None:
             assert quoted[1] == f"{sdpa.timing.median_seconds * 1e3:.0f} ms"
             assert quoted[2] == f"{chunked.speedup_over_sdpa:.1f}×"
             assert quoted[4] == f"{(sdpa.peak_bytes or 0) / 2**20:.0f} MiB"
+
+
+def test_the_readme_quotes_its_gpu_benchmark() -> None:
+    result = OpsBenchResult.from_json(json.loads((ROOT / "benchmarks" / "ops-h200.json").read_text()))
+    rows = re.findall(r"^\| (\d+) tokens \| (.*) \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert len(rows) >= 4
+    for length, rest in rows:
+        cells = [cell.strip() for cell in rest.split("|")]
+        ours, *others = (result.at(name, int(length), "both").timing for name in ("triton", "sdpa", "parallel_rebased"))
+        assert ours is not None
+        assert cells[0] == f"{ours.median_seconds * 1e3:.2f} ms"
+        for other, quoted, ratio in zip(others, cells[1:3], cells[3:], strict=True):
+            if other is None:
+                assert (quoted, ratio) == ("not run", "")
+            else:
+                assert quoted == f"{other.median_seconds * 1e3:.2f} ms"
+                assert ratio == f"{other.median_seconds / ours.median_seconds:.1f}×"

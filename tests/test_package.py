@@ -150,6 +150,7 @@ def test_public_names() -> None:
         "initial_state",
         "kernel_attention",
         "kernel_attention_step",
+        "norm_affine",
     ]
     assert rebased.kernels.__all__ == [
         "BASED",

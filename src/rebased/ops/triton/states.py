@@ -5,8 +5,9 @@ terms there are. Both triangles of x_i·x_j are there, so no feature needs a wei
 features alone are called moments: Σ xxᵀ, Σ x and a count.
 
 Over keys the values are v and every key weighs 1. Over queries, for the gradients of the keys, the values are
-c_d·scale^d · ``factors`` · dout, a query weighs c_d·scale^d · ``weights``, and the walk goes from the last chunk to the
-first; a factor is 1 / normaliser, or 0 where the state had no part in the output. A sum over keys is not scaled, since heads that share it differ in their coefficients.
+c_d·scale^d · ``factors`` · dout, a query weighs c_d·scale^d · ``weights``, and the walk goes from the last chunk to
+the first; a factor is 1 / normaliser, or 0 where the state had no part in the output. A sum over keys is not scaled,
+since heads that share it differ in their coefficients.
 """
 
 import triton

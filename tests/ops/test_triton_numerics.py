@@ -1,5 +1,6 @@
 """The Triton kernels against the float64 reference: in the interpreter on a CPU, natively where there is a GPU."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from cases import Case, cases, make_kernel, random_state
 from oracles import by_cumulative_sums, with_gradients
 from rebased.kernels import BASED, REBASED, Kernel, Polynomial
 from rebased.ops import KernelState, initial_state, kernel_attention
-from rebased.ops.triton import driver
+from rebased.ops.triton import plan
 from rebased.ops.triton.tuning import Tile, Tuning
 from tolerances import assert_close_in, relative_rms
 
@@ -36,9 +37,12 @@ def small_tiles(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
 
 
 @pytest.fixture
-def interpretable(monkeypatch: pytest.MonkeyPatch) -> None:
+def interpretable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sizes that the interpreter gets through, in which every path is taken all the same."""
-    monkeypatch.setattr(driver, "tuning", small_tiles)
+    monkeypatch.setattr(plan, "tuning", small_tiles)
+    plan._make_plan.cache_clear()
+    yield
+    plan._make_plan.cache_clear()
 
 
 def cast(case: Case, dtype: torch.dtype, device: str) -> Case:

@@ -8,13 +8,14 @@ power of two.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 
 import math
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rebased.ops.triton.launch import launch
+from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.tiles import load_rows, store_rows
 
 TILE_ELEMENTS = 2048
@@ -161,24 +162,15 @@ def forward(
     tiles = triton.cdiv(num_rows, rows)
     out = x.new_empty(x.shape)
     mean, rstd = (x.new_empty(x.shape[:-1] if normalize else 0, dtype=torch.float32) for _ in range(2))
-    launch(
-        norm_forward_kernel,
+    run = _forward_launcher(
+        width, padded, rows, x.is_contiguous(), normalize, weight is not None, bias is not None, num_warps
+    )
+    run(
         num_groups * tiles,
         # A kernel does not read what is missing, but something must be passed.
         [x, x if weight is None else weight, x if bias is None else bias, out, mean, rstd],
         [*strides, weight_group, bias_group, num_rows, tiles],
         [eps],
-        {
-            "W": width,
-            "WP": padded,
-            "ROWS": rows,
-            "DENSE": x.is_contiguous(),
-            "NORMALIZE": normalize,
-            "HAS_WEIGHT": weight is not None,
-            "HAS_BIAS": bias is not None,
-        },
-        num_warps=num_warps,
-        num_stages=1,
     )
     return out, mean, rstd
 
@@ -206,24 +198,14 @@ def backward(
     programs = min(tiles, max(1, NUM_PROGRAMS // num_groups))
     dx = x.new_empty(x.shape)
     partial = x.new_empty(weight_grad + bias_grad, num_groups, programs, width, dtype=torch.float32)
-    launch(
-        norm_backward_kernel,
+    run = _backward_launcher(
+        width, padded, rows, x.is_contiguous(), normalize, weight is not None, weight_grad, bias_grad, num_warps
+    )
+    run(
         num_groups * programs,
         [dout, x, mean, rstd, x if weight is None else weight, dx, partial],
         [*strides, weight_group, num_rows, tiles, programs],
         [],
-        {
-            "W": width,
-            "WP": padded,
-            "ROWS": rows,
-            "DENSE": x.is_contiguous(),
-            "NORMALIZE": normalize,
-            "HAS_WEIGHT": weight is not None,
-            "WEIGHT_GRAD": weight_grad,
-            "BIAS_GRAD": bias_grad,
-        },
-        num_warps=num_warps,
-        num_stages=1,
     )
     dparameters = partial.sum(dim=2)
     return dx, dparameters if grouped else dparameters[:, 0]
@@ -263,3 +245,51 @@ def _tile(width: int) -> tuple[int, int, int]:
     padded = triton.next_power_of_2(width)
     rows = max(1, TILE_ELEMENTS // padded)
     return padded, rows, min(16, max(4, padded // 512))
+
+
+@lru_cache
+def _forward_launcher(
+    width: int,
+    padded: int,
+    rows: int,
+    is_dense: bool,
+    normalize: bool,
+    has_weight: bool,
+    has_bias: bool,
+    num_warps: int,
+) -> Launcher:
+    constants = {
+        "W": width,
+        "WP": padded,
+        "ROWS": rows,
+        "DENSE": is_dense,
+        "NORMALIZE": normalize,
+        "HAS_WEIGHT": has_weight,
+        "HAS_BIAS": has_bias,
+    }
+    return Launcher(norm_forward_kernel, constants, num_warps=num_warps, num_stages=1)
+
+
+@lru_cache
+def _backward_launcher(
+    width: int,
+    padded: int,
+    rows: int,
+    is_dense: bool,
+    normalize: bool,
+    has_weight: bool,
+    weight_grad: bool,
+    bias_grad: bool,
+    num_warps: int,
+) -> Launcher:
+    constants = {
+        "W": width,
+        "WP": padded,
+        "ROWS": rows,
+        "DENSE": is_dense,
+        "NORMALIZE": normalize,
+        "HAS_WEIGHT": has_weight,
+        "WEIGHT_GRAD": weight_grad,
+        "BIAS_GRAD": bias_grad,
+    }
+    return Launcher(norm_backward_kernel, constants, num_warps=num_warps, num_stages=1)

@@ -7,11 +7,9 @@ import triton
 from jaxtyping import Int
 from torch import Tensor
 
-from rebased.ops.triton.launch import launch
+from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.step_kernel import step_kernel
 
-MAX_FEATURE_DIM = 64
-MAX_HEAD_DIM = 256
 _ELEMENTS = 4096
 """Of a state, how many a program holds at a time."""
 
@@ -53,10 +51,14 @@ def step(
     B, H, F = q.shape
     Hk, D = v.shape[1:]
     out = v.new_empty(B, H, D)
-    padded = triton.next_power_of_2(D)
     E = state[0].shape[2]
-    launch(
-        step_kernel,
+    run = _launcher(
+        *(q.stride(1), k.stride(1), v.stride(1)),
+        *(F, E, D, H // Hk, degrees),
+        *(key_mask is not None, coefficients is not None, len(state) == 5),
+        *(normalize, nonnegative, rounding),
+    )
+    run(
         B * Hk,
         [
             q,
@@ -73,28 +75,47 @@ def step(
         ],
         [q.stride(0), k.stride(0), v.stride(0), 0 if coefficients is None else coefficients.stride(0), Hk],
         [scale, eps],
-        {
-            "Q_HEAD": q.stride(1),
-            "K_HEAD": k.stride(1),
-            "V_HEAD": v.stride(1),
-            "GROUP": H // Hk,
-            "F": F,
-            "FP": triton.next_power_of_2(F),
-            "E": E,
-            "D": D,
-            "DP": padded,
-            "ROWS": min(triton.next_power_of_2(E), max(1, _ELEMENTS // padded)),
-            "TERM0": int(0 in degrees),
-            "TERM1": int(1 in degrees),
-            "TERM2": int(2 in degrees),
-            "HAS_MASK": key_mask is not None,
-            "HAS_COEFFICIENTS": coefficients is not None,
-            "HAS_RESIDUAL": len(state) == 5,
-            "NORMALIZE": normalize,
-            "NONNEGATIVE": nonnegative,
-            "ROUNDING": rounding,
-        },
-        num_warps=4,
-        num_stages=1,
     )
     return out
+
+
+@lru_cache
+def _launcher(
+    q_head: int,
+    k_head: int,
+    v_head: int,
+    feature_dim: int,
+    num_features: int,
+    head_dim: int,
+    group: int,
+    degrees: tuple[int, ...],
+    has_mask: bool,
+    has_coefficients: bool,
+    has_residual: bool,
+    normalize: bool,
+    nonnegative: bool,
+    rounding: float,
+) -> Launcher:
+    padded = triton.next_power_of_2(head_dim)
+    constants = {
+        "Q_HEAD": q_head,
+        "K_HEAD": k_head,
+        "V_HEAD": v_head,
+        "GROUP": group,
+        "F": feature_dim,
+        "FP": triton.next_power_of_2(feature_dim),
+        "E": num_features,
+        "D": head_dim,
+        "DP": padded,
+        "ROWS": min(triton.next_power_of_2(num_features), max(1, _ELEMENTS // padded)),
+        "TERM0": int(0 in degrees),
+        "TERM1": int(1 in degrees),
+        "TERM2": int(2 in degrees),
+        "HAS_MASK": has_mask,
+        "HAS_COEFFICIENTS": has_coefficients,
+        "HAS_RESIDUAL": has_residual,
+        "NORMALIZE": normalize,
+        "NONNEGATIVE": nonnegative,
+        "ROUNDING": rounding,
+    }
+    return Launcher(step_kernel, constants, num_warps=4, num_stages=1)

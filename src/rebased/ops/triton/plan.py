@@ -1,0 +1,294 @@
+"""What a call's sizes and settings decide: tiles, chunks, segments, and the kernels compiled for them.
+
+A plan holds no tensors and is made once for calls that are alike.
+"""
+
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from rebased.ops.arguments import Arguments
+from rebased.ops.dtypes import rounding
+from rebased.ops.triton.forward import forward_kernel
+from rebased.ops.triton.key_grads import key_grads_kernel
+from rebased.ops.triton.launch import Launcher
+from rebased.ops.triton.layout import Layout
+from rebased.ops.triton.query_grads import query_grads_kernel
+from rebased.ops.triton.states import segment_scan_kernel, shift_kernel, states_kernel
+from rebased.ops.triton.tuning import Tile, tuning
+
+SCAN_BLOCK = 128
+SHIFT_BLOCK = 1024
+
+
+class Signature(NamedTuple):
+    """All of a call that is not in its tensors' memory."""
+
+    dtype: torch.dtype
+    q_shape: torch.Size
+    k_shape: torch.Size
+    head_dim: int
+    q_strides: tuple[int, ...]
+    k_strides: tuple[int, ...]
+    v_strides: tuple[int, ...]
+    num_sequences: int
+    is_packed: bool
+    has_positions: bool
+    has_mask: bool
+    has_coefficients: bool
+    has_state: bool
+    degrees: tuple[int, ...]
+    normalize: bool
+    causal: bool
+    nonnegative: bool
+    allows_tf32: bool
+
+
+def plan_of(a: Arguments) -> "Plan":
+    """The plan of a call, from the calls before it if there was one like it."""
+    return _make_plan(
+        Signature(
+            a.v.dtype,
+            a.q.shape,
+            a.k.shape,
+            a.v.shape[3],
+            a.q.stride(),
+            a.k.stride(),
+            a.v.stride(),
+            a.num_sequences,
+            a.cu_seqlens is not None,
+            a.at is not None,
+            a.key_mask is not None,
+            a.coefficients is not None,
+            a.state_values is not None,
+            tuple(a.degrees),
+            a.normalize,
+            a.causal,
+            a.nonnegative,
+            torch.get_float32_matmul_precision() != "highest",
+        )
+    )
+
+
+@lru_cache(maxsize=512)
+def _make_plan(signature: Signature) -> "Plan":
+    return Plan(signature)
+
+
+class Plan:
+    """Sizes are in tokens; FP and DP in kernels are ``layout.padded`` and ``head_dim``."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.s = signature
+        self.num_heads, self.num_key_heads = signature.q_shape[2], signature.k_shape[2]
+        padded = max(16, triton.next_power_of_2(signature.q_shape[3]))
+        self.layout = Layout(signature.q_shape[3], padded, signature.degrees)
+        self.head_dim = max(16, triton.next_power_of_2(signature.head_dim))
+        self.tuning = tuning(signature.dtype, padded, self.head_dim)
+        self.operand = torch.bfloat16 if signature.dtype == torch.bfloat16 else torch.float32
+        self.strides = [*signature.q_strides[:2], *signature.k_strides[:2], *signature.v_strides[:2]]
+        self.width = self.layout.num_rows * (self.head_dim + 1)
+        """Of a state with its moments, as one row of float32 numbers."""
+        self._launchers: dict[Any, Launcher] = {}
+
+    @cached_property
+    def is_gathered(self) -> bool:
+        """Whether queries are sorted by chunk; without causality they need be only where sequences are packed."""
+        return self.s.has_positions and (self.s.causal or self.s.is_packed)
+
+    @cached_property
+    def num_chunks(self) -> int:
+        """Of all sequences together; for packed ones, at most. Without causality a sequence is one chunk."""
+        B, T = self.s.k_shape[:2]
+        if not self.s.causal:
+            return self.s.num_sequences
+        if self.s.is_packed:
+            return T // self.tuning.chunk + self.s.num_sequences
+        return B * triton.cdiv(T, self.tuning.chunk)
+
+    @cached_property
+    def has_several_chunks(self) -> bool:
+        """Whether a sequence may be longer than a chunk, so that there are states between chunks."""
+        return not self.s.causal or self.s.k_shape[1] > self.tuning.chunk
+
+    @cached_property
+    def feature_groups(self) -> int:
+        """The number of programs that share the features of degree two of one segment."""
+        return self.layout.padded // self.tuning.states.num_i if 2 in self.s.degrees else 0
+
+    def segmented_length(self, *, of_queries: bool) -> int:
+        """Of the rows that segments are cut from: causal ones are made of chunks, i.e. of keys."""
+        return self.s.q_shape[1] if of_queries and not self.s.causal else self.s.k_shape[1]
+
+    def segment(self, row_length: int) -> int:
+        """As few segments as give every multiprocessor something to do: each costs a state."""
+        chunks = triton.cdiv(row_length, self.tuning.chunk)
+        rows = 1 if self.s.is_packed else self.s.num_sequences
+        programs = self.num_key_heads * (self.feature_groups + 1) * rows
+        if programs >= self.tuning.enough_programs:
+            return self.tuning.chunk * triton.next_power_of_2(chunks)
+        length = max(1, chunks * programs // self.tuning.wanted_programs)
+        return self.tuning.chunk * (1 << length.bit_length() - 1)
+
+    # ---- The kernels, each with its constants ----
+
+    def forward(self, *, has_state: bool) -> Launcher:
+        def constants() -> dict[str, Any]:
+            return self._tile_constants(self.tuning.forward, self._queries_have_table, has_state=has_state) | {
+                "NONNEGATIVE": self.s.nonnegative,
+                "ROUNDING": self._rounding,
+            }
+
+        return self._launcher(("forward", has_state), forward_kernel, constants, self.tuning.forward)
+
+    def query_grads(self, *, has_state: bool, coefficients: bool) -> Launcher:
+        def constants() -> dict[str, Any]:
+            return self._tile_constants(self.tuning.query_grads, self._queries_have_table, has_state=has_state) | {
+                "COEFFICIENT_GRADS": coefficients
+            }
+
+        key = ("query_grads", has_state, coefficients)
+        return self._launcher(key, query_grads_kernel, constants, self.tuning.query_grads)
+
+    def key_grads(self, *, has_state: bool) -> Launcher:
+        def constants() -> dict[str, Any]:
+            return self._tile_constants(self.tuning.key_grads, self.s.is_packed, has_state=has_state)
+
+        return self._launcher(("key_grads", has_state), key_grads_kernel, constants, self.tuning.key_grads)
+
+    def states(
+        self, *, v_head: int, of_queries: bool, has_initial: bool, write_total: bool, write_prefix: bool
+    ) -> Launcher:
+        s, tile = self.s, self.tuning.states
+
+        def constants() -> dict[str, Any]:
+            is_gathered = of_queries and self.is_gathered
+            row_length = self.segmented_length(of_queries=of_queries)
+            return self._sizes() | {
+                "X_HEAD": (s.q_strides if of_queries else s.k_strides)[2],
+                "V_HEAD": v_head,
+                "GROUP": self.num_heads // self.num_key_heads if of_queries else 1,
+                "SEGMENT": self.segment(row_length),
+                "ROWS": tile.rows,
+                "NUM_I": tile.num_i,
+                "EVEN": not is_gathered and self._is_even(row_length, tile=tile),
+                "TABLE": s.is_packed,
+                "PACKED": s.is_packed,
+                "GATHERED": is_gathered,
+                "BY_CHUNK": is_gathered and s.causal,
+                "OF_QUERIES": of_queries,
+                "HAS_MASK": s.has_mask and not of_queries,
+                "HAS_COEFFICIENTS": s.has_coefficients,
+                "NORMALIZE": s.normalize,
+                "HAS_INITIAL": has_initial,
+                "WRITE_TOTAL": write_total,
+                "WRITE_PREFIX": write_prefix,
+            }
+
+        key = ("states", v_head, of_queries, has_initial, write_total, write_prefix)
+        return self._launcher(key, states_kernel, constants, tile)
+
+    def segment_scan(self, *, reverse: bool, write_prefix: bool) -> Launcher:
+        def constants() -> dict[str, Any]:
+            return {
+                "WIDTH": self.width,
+                "BLOCK": SCAN_BLOCK,
+                "SEGMENTS": 32,
+                "TABLE": self.s.is_packed,
+                "REVERSE": reverse,
+                "WRITE_PREFIX": write_prefix,
+            }
+
+        return self._launcher(("scan", reverse, write_prefix), segment_scan_kernel, constants, None)
+
+    def shift(self, *, row_length: int) -> Launcher:
+        def constants() -> dict[str, Any]:
+            return {
+                "FEATURES": self.layout.num_rows,
+                "DP": self.head_dim,
+                "SEGMENT": self.segment(row_length),
+                "CHUNK": self.tuning.chunk,
+                "BLOCK": SHIFT_BLOCK,
+                "TABLE": self.s.is_packed,
+            }
+
+        return self._launcher(("shift", row_length), shift_kernel, constants, None)
+
+    def _launcher(self, key: Any, kernel: Any, constants: Any, tile: Tile | None) -> Launcher:
+        found = self._launchers.get(key)
+        if found is None:
+            options: dict[str, Any] = {"num_warps": 4, "num_stages": 1}
+            if tile is not None:
+                options = {
+                    "num_warps": tile.num_warps,
+                    "num_stages": tile.num_stages,
+                    "max_registers": tile.max_registers,
+                }
+            found = self._launchers[key] = Launcher(kernel, constants(), **options)
+        return found
+
+    def _sizes(self) -> dict[str, Any]:
+        degrees = self.s.degrees
+        return {
+            "GROUP": self.num_heads // self.num_key_heads,
+            "F": self.s.q_shape[3],
+            "FP": self.layout.padded,
+            "D": self.s.head_dim,
+            "DP": self.head_dim,
+            "TERM0": int(0 in degrees),
+            "TERM1": int(1 in degrees),
+            "TERM2": int(2 in degrees),
+            "CHUNK": self.tuning.chunk,
+            "OPERAND": tl.bfloat16 if self.operand == torch.bfloat16 else tl.float32,
+            "PRECISION": self._precision,
+        }
+
+    def _tile_constants(self, tile: Tile, has_table: bool, *, has_state: bool) -> dict[str, Any]:
+        """Of the kernels that work on tiles of queries or keys."""
+        s = self.s
+        drop = s.nonnegative and s.normalize
+        return self._sizes() | {
+            "Q_HEAD": s.q_strides[2],
+            "K_HEAD": s.k_strides[2],
+            "V_HEAD": s.v_strides[2],
+            "ROWS": tile.rows,
+            "COLUMNS": tile.columns,
+            "NUM_I": tile.num_i,
+            "EVEN": not self.is_gathered and self._is_even(s.q_shape[1], s.k_shape[1], tile=tile),
+            "TABLE": has_table,
+            "PACKED": s.is_packed,
+            "GATHERED": self.is_gathered,
+            "CAUSAL": s.causal,
+            "HAS_STATE": has_state,
+            "HAS_MASK": s.has_mask,
+            "HAS_COEFFICIENTS": s.has_coefficients,
+            "NORMALIZE": s.normalize,
+            "DROP": drop,
+            "CLAMP": drop and (len(s.degrees) > 1 or s.degrees == (1,)),
+        }
+
+    @property
+    def _queries_have_table(self) -> bool:
+        return self.s.is_packed or self.is_gathered
+
+    def _is_even(self, *lengths: int, tile: Tile) -> bool:
+        """Whether rows of such lengths are whole tiles, so that no load needs a mask."""
+        return not self.s.is_packed and not any(length % tile.rows for length in lengths)
+
+    @property
+    def _precision(self) -> str:
+        """For operands that are float32: those of float16 inputs too, for squares of them are beyond its range."""
+        return "tf32" if self.operand == torch.bfloat16 or self.s.allows_tf32 else "tf32x3"
+
+    @property
+    def _rounding(self) -> float:
+        """What of the state's part of the normaliser counts as zero, relative to the terms it is the sum of.
+
+        The numerators are that imprecise: the quotient would be rounding error divided by rounding error.
+        """
+        if self.operand == torch.bfloat16:
+            return 2.0**-11
+        return 2.0**-14 if self.s.allows_tf32 else rounding(torch.float32)

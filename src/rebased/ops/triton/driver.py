@@ -9,7 +9,6 @@ to run.
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
 from rebased.ops.arguments import Arguments
@@ -23,7 +22,7 @@ from rebased.ops.triton.pieces import (
     packed_pieces,
     whole_sequences,
 )
-from rebased.ops.triton.plan import SCAN_BLOCK, SHIFT_BLOCK, Plan, plan_of
+from rebased.ops.triton.plan import Plan, plan_of
 
 MAX_HEAD_DIM = 128
 """Wider values are computed a part at a time."""
@@ -353,10 +352,8 @@ def _states(
         write_sums = has_several and write_prefix
         total = _sum_segments(call, partial, segments, reverse=of_queries, write_prefix=write_sums)
     if has_several and prefix is not None:
-        rows = plan.layout.num_rows
-        blocks = triton.cdiv(rows * plan.head_dim, SHIFT_BLOCK) + triton.cdiv(rows, SHIFT_BLOCK)
         plan.shift(row_length=row_length)(
-            segments.count * plan.num_key_heads * blocks,
+            segments.count * plan.num_key_heads * plan.shift_blocks,
             [partial, *prefix, _or(segments.table, partial)],
             [row_length, segments.per_row, plan.num_key_heads],
             [],
@@ -373,7 +370,7 @@ def _sum_segments(call: _Call, partial: Tensor, segments: Pieces, *, reverse: bo
         return partial
     total = partial.new_empty(a.num_sequences, plan.num_key_heads, plan.width)
     plan.segment_scan(reverse=reverse, write_prefix=write_prefix)(
-        a.num_sequences * plan.num_key_heads * triton.cdiv(plan.width, SCAN_BLOCK),
+        a.num_sequences * plan.num_key_heads * plan.scan_blocks,
         [partial, total, _or(segments.first_piece, partial)],
         [segments.per_row, plan.num_key_heads],
         [],

@@ -22,6 +22,7 @@ from rebased.ops.triton.tuning import Tile, tuning
 
 SCAN_BLOCK = 128
 SHIFT_BLOCK = 1024
+"""Numbers of a state that a program sums, or adds to, at a time."""
 
 
 class Signature(NamedTuple):
@@ -92,6 +93,10 @@ class Plan:
         self.strides = [*signature.q_strides[:2], *signature.k_strides[:2], *signature.v_strides[:2]]
         self.width = self.layout.num_rows * (self.head_dim + 1)
         """Of a state with its moments, as one row of float32 numbers."""
+        rows = self.layout.num_rows
+        self.scan_blocks = triton.cdiv(self.width, SCAN_BLOCK)
+        self.shift_blocks = triton.cdiv(rows * self.head_dim, SHIFT_BLOCK) + triton.cdiv(rows, SHIFT_BLOCK)
+        self._segments: dict[int, int] = {}
         self._launchers: dict[Any, Launcher] = {}
 
     @cached_property
@@ -125,6 +130,11 @@ class Plan:
 
     def segment(self, row_length: int) -> int:
         """As few segments as give every multiprocessor something to do: each costs a state."""
+        if row_length not in self._segments:
+            self._segments[row_length] = self._choose_segment(row_length)
+        return self._segments[row_length]
+
+    def _choose_segment(self, row_length: int) -> int:
         chunks = triton.cdiv(row_length, self.tuning.chunk)
         rows = 1 if self.s.is_packed else self.s.num_sequences
         programs = self.num_key_heads * (self.feature_groups + 1) * rows

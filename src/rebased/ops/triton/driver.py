@@ -350,7 +350,7 @@ def _states(
     total = None
     if write_total:
         write_sums = has_several and write_prefix
-        total = _sum_segments(call, partial, segments, reverse=of_queries, write_prefix=write_sums)
+        total = _sum_segments(call, partial, segments, of_queries=of_queries, write_prefix=write_sums)
     if has_several and prefix is not None:
         plan.shift(row_length=row_length)(
             segments.count * plan.num_key_heads * plan.shift_blocks,
@@ -364,12 +364,13 @@ def _states(
     return prefix, total if need_total else None
 
 
-def _sum_segments(call: _Call, partial: Tensor, segments: Pieces, *, reverse: bool, write_prefix: bool) -> Tensor:
+def _sum_segments(call: _Call, partial: Tensor, segments: Pieces, *, of_queries: bool, write_prefix: bool) -> Tensor:
     a, plan = call.a, call.plan
     if segments.table is None and segments.per_row == 1 and not write_prefix:
         return partial
     total = partial.new_empty(a.num_sequences, plan.num_key_heads, plan.width)
-    plan.segment_scan(reverse=reverse, write_prefix=write_prefix)(
+    row_length = plan.segmented_length(of_queries=of_queries)
+    plan.segment_scan(row_length=row_length, reverse=of_queries, write_prefix=write_prefix)(
         a.num_sequences * plan.num_key_heads * plan.scan_blocks,
         [partial, total, _or(segments.first_piece, partial)],
         [segments.per_row, plan.num_key_heads],

@@ -201,18 +201,19 @@ class Plan:
         key = ("states", v_head, of_queries, has_initial, write_total, write_prefix)
         return self._launcher(key, states_kernel, constants, tile)
 
-    def segment_scan(self, *, reverse: bool, write_prefix: bool) -> Launcher:
+    def segment_scan(self, *, row_length: int, reverse: bool, write_prefix: bool) -> Launcher:
         def constants() -> dict[str, Any]:
+            most = triton.cdiv(row_length, self.segment(row_length))
             return {
                 "WIDTH": self.width,
                 "BLOCK": SCAN_BLOCK,
-                "SEGMENTS": 32,
+                "SEGMENTS": min(32, triton.next_power_of_2(most)),
                 "TABLE": self.s.is_packed,
                 "REVERSE": reverse,
                 "WRITE_PREFIX": write_prefix,
             }
 
-        return self._launcher(("scan", reverse, write_prefix), segment_scan_kernel, constants, None)
+        return self._launcher(("scan", row_length, reverse, write_prefix), segment_scan_kernel, constants, None)
 
     def shift(self, *, row_length: int) -> Launcher:
         def constants() -> dict[str, Any]:

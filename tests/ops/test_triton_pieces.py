@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rebased.monomials import monomials
 from rebased.ops.triton.layout import Layout
-from rebased.ops.triton.pieces import cut, even_chunks, gather_queries, packed_chunks, packed_pieces
+from rebased.ops.triton.pieces import cut, even_chunks, gather_queries, packed_chunks, packed_pieces, segments_of_chunks
 
 lengths = st.lists(st.integers(0, 20), min_size=1, max_size=6)
 
@@ -44,6 +44,19 @@ def test_packed_pieces_know_their_chunk(counts: list[int], chunk: int, factor: f
         assert chunks[index] == (sequence, chunk_start)
         assert chunk_start <= start < chunk_start + chunk
         assert sequence_end == borders[sequence + 1]
+
+
+@given(counts=lengths)
+def test_chunks_know_their_segment(counts: list[int]) -> None:
+    chunk, segment = 2, 8
+    borders, total = borders_of(counts), sum(counts)
+    found = segments_of_chunks(borders, total, chunk, segment)
+    segments = packed_pieces(borders, total, segment, chunk).table.tolist()
+    for index, (sequence, start, end, *_) in enumerate(packed_pieces(borders, total, chunk, chunk).table.tolist()):
+        if end > start:
+            owner, first, last, *_ = segments[found[index]]
+            assert owner == sequence
+            assert first <= start < last
 
 
 @given(

@@ -20,6 +20,7 @@ from rebased.ops.triton.pieces import (
     gather_queries,
     packed_chunks,
     packed_pieces,
+    segments_of_chunks,
     whole_sequences,
 )
 from rebased.ops.triton.plan import Plan, plan_of
@@ -27,8 +28,23 @@ from rebased.ops.triton.plan import Plan, plan_of
 MAX_HEAD_DIM = 128
 """Wider values are computed a part at a time."""
 
-States = tuple[Tensor, Tensor]
-"""For each chunk or sequence, key head and feature in square form: Σ φ(x) vᵀ, in the operands' dtype, and Σ φ(x)."""
+Sums = tuple[Tensor, Tensor]
+"""For each key head and feature in square form: Σ φ(x) vᵀ, (…, Hk, rows, DP), and Σ φ(x), (…, Hk, rows)."""
+
+
+@dataclass(frozen=True)
+class States:
+    """Sums over what comes before (after) each chunk, or over whole sequences. Values have the operands' dtype."""
+
+    values: Tensor
+    moments: Tensor
+    before: Sums | None = None
+    """Where sequences are cut into segments, the above is within the segment, and this what comes before it."""
+
+    def tensors(self, chunk_segments: Tensor | None) -> list[Tensor]:
+        """As kernels take them; what is missing is not read, but something must be passed."""
+        before = self.before or (self.values, self.moments)
+        return [self.values, self.moments, *before, _or(chunk_segments, self.moments)]
 
 
 @dataclass(frozen=True)
@@ -152,7 +168,16 @@ class _Call:
         return [self.a.q, self.a.q] if self.gathered is None else [self.gathered.order, self.gathered.positions]
 
     def tile_numbers(self, pieces: Pieces, num_heads: int) -> list[int]:
-        return [*self.plan.strides, self.a.q.shape[1], self.a.k.shape[1], pieces.per_row, num_heads]
+        lengths = [self.a.q.shape[1], self.a.k.shape[1]]
+        return [*self.plan.strides, *lengths, pieces.per_row, self.plan.segments_per_row, num_heads]
+
+    def state_tensors(self, states: States | None, values: Tensor, moments: Tensor) -> list[Tensor]:
+        """What kernels read of the states; ``values`` and ``moments`` stand in for missing ones."""
+        chunk_segments = None
+        if states is not None and states.before is not None and self.a.cu_seqlens is not None:
+            chunk, segment = self.plan.tuning.chunk, self.plan.segment(self.a.k.shape[1])
+            chunk_segments = segments_of_chunks(self.a.cu_seqlens, self.a.k.shape[1], chunk, segment)
+        return (states or States(values, moments)).tensors(chunk_segments)
 
 
 def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -172,7 +197,7 @@ def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor 
             normalizer,
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *(prefix or (out, normalizer)),
+            *call.state_tensors(prefix, out, normalizer),
             _or(pieces.table, a.q),
             *call.query_order(),
         ],
@@ -221,7 +246,7 @@ def _query_grads(
             _or(partial, weights),
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *(prefix or (out, normalizer)),
+            *call.state_tensors(prefix, out, normalizer),
             _or(pieces.table, a.q),
             *call.query_order(),
         ],
@@ -251,7 +276,7 @@ def _key_grads(
             dv,
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *(suffix or (dv, normalizer)),
+            *call.state_tensors(suffix, dv, normalizer),
             _or(pieces.table, a.q),
             *call.query_order(),
             a.q if call.gathered is None else call.gathered.borders,
@@ -298,7 +323,7 @@ def _states(
     call: _Call,
     x: Tensor,
     v: Tensor,
-    initial: States | None,
+    initial: Sums | None,
     factors: Tensor | None,
     weights: Tensor | None,
     *,
@@ -317,10 +342,9 @@ def _states(
     partial = x.new_empty(0, dtype=torch.float32)
     if write_total:
         partial = x.new_empty(segments.count, plan.num_key_heads, plan.width, dtype=torch.float32)
-    prefix = None
+    prefix = partial, partial
     if write_prefix:
-        shape = (plan.num_chunks, plan.num_key_heads, plan.layout.num_rows)
-        prefix = x.new_empty(*shape, plan.head_dim, dtype=plan.operand), x.new_empty(shape, dtype=torch.float32)
+        prefix = _new_sums(plan, x, plan.num_chunks)
     walk = plan.states(
         v_head=v.stride(2),
         of_queries=of_queries,
@@ -342,51 +366,55 @@ def _states(
             _or(segments.table, x),
             *(initial or (partial, partial)),
             partial,
-            *(prefix or (partial, partial)),
+            *prefix,
         ],
         [*x.stride()[:2], *v.stride()[:2], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
         [a.scale],
     )
-    total = None
+    total = before = None
     if write_total:
-        write_sums = has_several and write_prefix
-        total = _sum_segments(call, partial, segments, of_queries=of_queries, write_prefix=write_sums)
-    if has_several and prefix is not None:
-        plan.shift(row_length=row_length)(
-            segments.count * plan.num_key_heads * plan.shift_blocks,
-            [partial, *prefix, _or(segments.table, partial)],
-            [row_length, segments.per_row, plan.num_key_heads],
-            [],
-        )
-    if need_prefix and not a.causal:
+        if has_several and write_prefix:
+            before = _new_sums(plan, x, segments.count)
+        total = _sum_segments(call, partial, segments, before, of_queries=of_queries)
+    states = None
+    if need_prefix and a.causal:
+        states = States(*prefix, before)
+    elif need_prefix:
         assert total is not None
-        prefix = _as_states(plan, total, initial)
-    return prefix, total if need_total else None
+        states = _as_states(plan, total, initial)
+    return states, total if need_total else None
 
 
-def _sum_segments(call: _Call, partial: Tensor, segments: Pieces, *, of_queries: bool, write_prefix: bool) -> Tensor:
+def _new_sums(plan: Plan, like: Tensor, count: int) -> Sums:
+    shape = (count, plan.num_key_heads, plan.layout.num_rows)
+    return like.new_empty(*shape, plan.head_dim, dtype=plan.operand), like.new_empty(shape, dtype=torch.float32)
+
+
+def _sum_segments(call: _Call, partial: Tensor, segments: Pieces, before: Sums | None, *, of_queries: bool) -> Tensor:
+    """Over all segments; and ``before`` each one, which is written."""
     a, plan = call.a, call.plan
-    if segments.table is None and segments.per_row == 1 and not write_prefix:
+    if segments.table is None and segments.per_row == 1 and before is None:
         return partial
     total = partial.new_empty(a.num_sequences, plan.num_key_heads, plan.width)
     row_length = plan.segmented_length(of_queries=of_queries)
-    plan.segment_scan(row_length=row_length, reverse=of_queries, write_prefix=write_prefix)(
+    scan = plan.segment_scan(row_length=row_length, reverse=of_queries, write_before=before is not None)
+    scan(
         a.num_sequences * plan.num_key_heads * plan.scan_blocks,
-        [partial, total, _or(segments.first_piece, partial)],
+        [partial, total, *(before or (partial, partial)), _or(segments.first_piece, partial)],
         [segments.per_row, plan.num_key_heads],
         [],
     )
     return total
 
 
-def _as_states(plan: Plan, total: Tensor, initial: States | None) -> States:
+def _as_states(plan: Plan, total: Tensor, initial: Sums | None) -> States:
     """Sums over whole sequences, which is what every query sees if attention is not causal."""
     rows, head_dim = plan.layout.num_rows, plan.head_dim
     values = total[..., : rows * head_dim].unflatten(-1, (rows, head_dim))
     moments = total[..., rows * head_dim :]
     if initial is not None:
         values, moments = values + initial[0], moments + initial[1]
-    return values.to(plan.operand).contiguous(), moments.contiguous()
+    return States(values.to(plan.operand).contiguous(), moments.contiguous())
 
 
 def _with_moments(plan: Plan, total: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from rebased.ops.triton.tiles import (
     load_rows,
     locate,
     products,
+    segment_of,
     similarity,
     store_rows,
 )
@@ -26,6 +27,9 @@ def forward_kernel(
     coefficients,
     prefix,
     prefix_moments,
+    before,
+    before_moments,
+    chunk_segments,
     table,
     order,
     positions,
@@ -38,6 +42,7 @@ def forward_kernel(
     num_queries,
     num_keys,
     tiles_per_row,
+    segments_per_row,
     num_heads,
     scale,
     eps,
@@ -64,6 +69,8 @@ def forward_kernel(
     GATHERED: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
@@ -115,6 +122,10 @@ def forward_kernel(
         d = tl.arange(0, DP)
         prefix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
         prefix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        if SEGMENTED:
+            segment = segment_of(chunk, sequence, chunk_start, chunk_segments, segments_per_row, SEGMENT, PACKED)
+            before += (segment.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
+            before_moments += (segment.to(tl.int64) * num_key_heads + key_head) * FEATURES
         magnitude = tl.zeros((ROWS,), tl.float32)
         precise = queries.to(tl.float32)
         if TERM2:
@@ -124,9 +135,14 @@ def forward_kernel(
                 state = tl.load(prefix + feature[:, None] * DP + d[None, :])
                 features = products(some, queries, ROWS, NUM_I, FP)
                 numerator = tl.dot(features, state, numerator, input_precision=PRECISION)
+                if SEGMENTED:
+                    state = tl.load(before + feature[:, None] * DP + d[None, :])
+                    numerator = tl.dot(features, state, numerator, input_precision=PRECISION)
             numerator *= k2
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
+                if SEGMENTED:
+                    square += tl.load(before_moments + i[:, None] * FP + i[None, :])
                 terms = dot_precisely(queries, square, PRECISION) * precise
                 denominator += tl.sum(terms, axis=1) * k2
                 if DROP:
@@ -134,13 +150,24 @@ def forward_kernel(
                     magnitude += tl.sum(terms * tl.abs(precise), axis=1) * tl.abs(k2)
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
-            numerator += tl.dot(queries, state, input_precision=PRECISION) * k1
-            terms = precise * tl.load(prefix_moments + LINEAR + i)[None, :]
+            linear = tl.dot(queries, state, input_precision=PRECISION)
+            moment = tl.load(prefix_moments + LINEAR + i)
+            if SEGMENTED:
+                state = tl.load(before + (LINEAR + i)[:, None] * DP + d[None, :])
+                linear = tl.dot(queries, state, linear, input_precision=PRECISION)
+                moment += tl.load(before_moments + LINEAR + i)
+            numerator += linear * k1
+            terms = precise * moment[None, :]
             denominator += tl.sum(terms, axis=1) * k1
             magnitude += tl.sum(tl.abs(terms), axis=1) * tl.abs(k1)
         if TERM0:
-            numerator += tl.load(prefix + CONSTANT * DP + d).to(tl.float32)[None, :] * k0
-            term = tl.load(prefix_moments + CONSTANT) * k0
+            constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
+            term = tl.load(prefix_moments + CONSTANT)
+            if SEGMENTED:
+                constant += tl.load(before + CONSTANT * DP + d).to(tl.float32)
+                term += tl.load(before_moments + CONSTANT)
+            numerator += constant[None, :] * k0
+            term *= k0
             denominator += term
             magnitude += tl.abs(term)
         if DROP:

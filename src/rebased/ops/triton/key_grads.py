@@ -11,6 +11,7 @@ from rebased.ops.triton.tiles import (
     load_rows,
     locate,
     products,
+    segment_of,
     similarity,
     slope,
     store_rows,
@@ -31,6 +32,9 @@ def key_grads_kernel(
     coefficients,
     suffix,
     suffix_moments,
+    after,
+    after_moments,
+    chunk_segments,
     table,
     order,
     positions,
@@ -44,6 +48,7 @@ def key_grads_kernel(
     num_queries,
     num_keys,
     tiles_per_row,
+    segments_per_row,
     num_key_heads,
     scale,
     Q_HEAD: tl.constexpr,
@@ -69,6 +74,8 @@ def key_grads_kernel(
     GATHERED: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
@@ -109,6 +116,10 @@ def key_grads_kernel(
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
         suffix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
         suffix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        if SEGMENTED:
+            segment = segment_of(chunk, sequence, chunk_start, chunk_segments, segments_per_row, SEGMENT, PACKED)
+            after += (segment.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
+            after_moments += (segment.to(tl.int64) * num_key_heads + key_head) * FEATURES
         if TERM2:
             for group in tl.static_range(FP // NUM_I):
                 some = load_columns(k, key, real, k_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN and not HAS_MASK)
@@ -117,16 +128,29 @@ def key_grads_kernel(
                 features = products(some, keys, ROWS, NUM_I, FP)
                 dvalues = tl.dot(features, state, dvalues, input_precision=PRECISION)
                 dfeatures = tl.dot(values, tl.trans(state), input_precision=PRECISION)
+                if SEGMENTED:
+                    state = tl.load(after + feature[:, None] * DP + d[None, :])
+                    dvalues = tl.dot(features, state, dvalues, input_precision=PRECISION)
+                    dfeatures = tl.dot(values, tl.trans(state), dfeatures, input_precision=PRECISION)
                 dkeys += contract(some, dfeatures, ROWS, NUM_I, FP)
             square = tl.load(suffix_moments + i[:, None] * FP + i[None, :])
+            if SEGMENTED:
+                square += tl.load(after_moments + i[:, None] * FP + i[None, :])
             dkeys = 2.0 * (dkeys + dot_precisely(keys, square, PRECISION))
         if TERM1:
             state = tl.load(suffix + (LINEAR + i)[:, None] * DP + d[None, :])
             dvalues = tl.dot(keys, state, dvalues, input_precision=PRECISION)
             dkeys = tl.dot(values, tl.trans(state), dkeys, input_precision=PRECISION)
             dkeys += tl.load(suffix_moments + LINEAR + i)[None, :]
+            if SEGMENTED:
+                state = tl.load(after + (LINEAR + i)[:, None] * DP + d[None, :])
+                dvalues = tl.dot(keys, state, dvalues, input_precision=PRECISION)
+                dkeys = tl.dot(values, tl.trans(state), dkeys, input_precision=PRECISION)
+                dkeys += tl.load(after_moments + LINEAR + i)[None, :]
         if TERM0:
             dvalues += tl.load(suffix + CONSTANT * DP + d).to(tl.float32)[None, :]
+            if SEGMENTED:
+                dvalues += tl.load(after + CONSTANT * DP + d).to(tl.float32)[None, :]
 
     if CAUSAL:
         if GATHERED:

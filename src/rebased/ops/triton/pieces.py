@@ -53,6 +53,16 @@ def packed_pieces(borders: Int[Tensor, " N1"], num_tokens: int, length: int, chu
     return Pieces(count, count, torch.stack(columns, dim=1).int(), first_piece.int())
 
 
+def segments_of_chunks(
+    borders: Int[Tensor, " N1"], num_tokens: int, chunk: int, segment: int
+) -> Int[Tensor, " chunks"]:
+    """The segment that each chunk of packed sequences lies in."""
+    owner, start, _, _ = cut(borders, chunk, num_tokens // chunk + borders.shape[0] - 1)
+    segments = (borders.diff() + segment - 1) // segment
+    first_segment = segments.cumsum(0) - segments
+    return (first_segment[owner] + (start - borders[owner]) // segment).int()
+
+
 @dataclass(frozen=True)
 class Gathered:
     """Queries at given positions, sorted by chunk."""

@@ -17,12 +17,11 @@ from rebased.ops.triton.key_grads import key_grads_kernel
 from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.layout import Layout
 from rebased.ops.triton.query_grads import query_grads_kernel
-from rebased.ops.triton.states import segment_scan_kernel, shift_kernel, states_kernel
+from rebased.ops.triton.states import segment_scan_kernel, states_kernel
 from rebased.ops.triton.tuning import Tile, tuning
 
 SCAN_BLOCK = 128
-SHIFT_BLOCK = 1024
-"""Numbers of a state that a program sums, or adds to, at a time."""
+"""Numbers of a state that a program sums at a time."""
 
 
 class Signature(NamedTuple):
@@ -93,9 +92,7 @@ class Plan:
         self.strides = [*signature.q_strides[:2], *signature.k_strides[:2], *signature.v_strides[:2]]
         self.width = self.layout.num_rows * (self.head_dim + 1)
         """Of a state with its moments, as one row of float32 numbers."""
-        rows = self.layout.num_rows
         self.scan_blocks = triton.cdiv(self.width, SCAN_BLOCK)
-        self.shift_blocks = triton.cdiv(rows * self.head_dim, SHIFT_BLOCK) + triton.cdiv(rows, SHIFT_BLOCK)
         self._segments: dict[int, int] = {}
         self._launchers: dict[Any, Launcher] = {}
 
@@ -118,6 +115,15 @@ class Plan:
     def has_several_chunks(self) -> bool:
         """Whether a sequence may be longer than a chunk, so that there are states between chunks."""
         return not self.s.causal or self.s.k_shape[1] > self.tuning.chunk
+
+    @cached_property
+    def is_segmented(self) -> bool:
+        """Whether states before chunks are sums over their segment alone."""
+        return self.s.causal and self.s.k_shape[1] > self.segment(self.s.k_shape[1])
+
+    @cached_property
+    def segments_per_row(self) -> int:
+        return triton.cdiv(self.s.k_shape[1], self.segment(self.s.k_shape[1]))
 
     @cached_property
     def feature_groups(self) -> int:
@@ -201,32 +207,20 @@ class Plan:
         key = ("states", v_head, of_queries, has_initial, write_total, write_prefix)
         return self._launcher(key, states_kernel, constants, tile)
 
-    def segment_scan(self, *, row_length: int, reverse: bool, write_prefix: bool) -> Launcher:
+    def segment_scan(self, *, row_length: int, reverse: bool, write_before: bool) -> Launcher:
         def constants() -> dict[str, Any]:
             most = triton.cdiv(row_length, self.segment(row_length))
             return {
-                "WIDTH": self.width,
+                "VALUES": self.layout.num_rows * self.head_dim,
+                "FEATURES": self.layout.num_rows,
                 "BLOCK": SCAN_BLOCK,
                 "SEGMENTS": min(32, triton.next_power_of_2(most)),
                 "TABLE": self.s.is_packed,
                 "REVERSE": reverse,
-                "WRITE_PREFIX": write_prefix,
+                "WRITE_BEFORE": write_before,
             }
 
-        return self._launcher(("scan", row_length, reverse, write_prefix), segment_scan_kernel, constants, None)
-
-    def shift(self, *, row_length: int) -> Launcher:
-        def constants() -> dict[str, Any]:
-            return {
-                "FEATURES": self.layout.num_rows,
-                "DP": self.head_dim,
-                "SEGMENT": self.segment(row_length),
-                "CHUNK": self.tuning.chunk,
-                "BLOCK": SHIFT_BLOCK,
-                "TABLE": self.s.is_packed,
-            }
-
-        return self._launcher(("shift", row_length), shift_kernel, constants, None)
+        return self._launcher(("scan", row_length, reverse, write_before), segment_scan_kernel, constants, None)
 
     def _launcher(self, key: Any, kernel: Any, constants: Any, tile: Tile | None) -> Launcher:
         found = self._launchers.get(key)
@@ -274,6 +268,8 @@ class Plan:
             "GATHERED": self.is_gathered,
             "CAUSAL": s.causal,
             "HAS_STATE": has_state,
+            "SEGMENT": self.segment(s.k_shape[1]),
+            "SEGMENTED": has_state and self.is_segmented,
             "HAS_MASK": s.has_mask,
             "HAS_COEFFICIENTS": s.has_coefficients,
             "NORMALIZE": s.normalize,

@@ -16,6 +16,7 @@ from rebased.ops.triton.tiles import (
     load_columns,
     load_rows,
     locate,
+    segment_of,
     similarity,
     slope,
     store_rows,
@@ -38,6 +39,9 @@ def query_grads_kernel(
     coefficients,
     prefix,
     prefix_moments,
+    before,
+    before_moments,
+    chunk_segments,
     table,
     order,
     positions,
@@ -50,6 +54,7 @@ def query_grads_kernel(
     num_queries,
     num_keys,
     tiles_per_row,
+    segments_per_row,
     num_heads,
     scale,
     Q_HEAD: tl.constexpr,
@@ -75,6 +80,8 @@ def query_grads_kernel(
     GATHERED: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     COEFFICIENT_GRADS: tl.constexpr,
@@ -148,6 +155,10 @@ def query_grads_kernel(
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
         prefix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
         prefix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        if SEGMENTED:
+            segment = segment_of(chunk, sequence, chunk_start, chunk_segments, segments_per_row, SEGMENT, PACKED)
+            before += (segment.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
+            before_moments += (segment.to(tl.int64) * num_key_heads + key_head) * FEATURES
         if TERM2:
             half = tl.zeros((ROWS, FP), tl.float32)
             for group in tl.static_range(FP // NUM_I):
@@ -155,6 +166,9 @@ def query_grads_kernel(
                 feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
                 state = tl.load(prefix + feature[:, None] * DP + d[None, :])
                 dfeatures = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
+                if SEGMENTED:
+                    state = tl.load(before + feature[:, None] * DP + d[None, :])
+                    dfeatures = tl.dot(grads, tl.trans(state), dfeatures, input_precision=PRECISION)
                 half += contract(some, dfeatures, ROWS, NUM_I, FP)
             half *= keep[:, None]
             share2 = tl.sum(half * precise, axis=1)
@@ -162,24 +176,37 @@ def query_grads_kernel(
             direct += half * (inverse * 2.0 * k2)[:, None]
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
+                if SEGMENTED:
+                    square += tl.load(before_moments + i[:, None] * FP + i[None, :])
                 half = dot_precisely(queries, square, PRECISION) * keep[:, None]
                 sum2 = tl.sum(half * precise, axis=1)
                 through += half * (2.0 * k2)
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
-            linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION) * keep[:, None]
+            linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
+            if SEGMENTED:
+                state = tl.load(before + (LINEAR + i)[:, None] * DP + d[None, :])
+                linear = tl.dot(grads, tl.trans(state), linear, input_precision=PRECISION)
+            linear *= keep[:, None]
             share1 = tl.sum(linear * precise, axis=1)
             weighed += share1 * k1
             direct += linear * (inverse * k1)[:, None]
             if NORMALIZE:
-                linear = tl.load(prefix_moments + LINEAR + i)[None, :] * keep[:, None]
+                moment = tl.load(prefix_moments + LINEAR + i)
+                if SEGMENTED:
+                    moment += tl.load(before_moments + LINEAR + i)
+                linear = moment[None, :] * keep[:, None]
                 sum1 = tl.sum(linear * precise, axis=1)
                 through += linear * k1
         if TERM0:
             constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
+            moment = tl.load(prefix_moments + CONSTANT)
+            if SEGMENTED:
+                constant += tl.load(before + CONSTANT * DP + d).to(tl.float32)
+                moment += tl.load(before_moments + CONSTANT)
             share0 = tl.sum(grads.to(tl.float32) * constant[None, :], axis=1) * keep
             weighed += share0 * k0
-            sum0 = tl.load(prefix_moments + CONSTANT) * keep
+            sum0 = moment * keep
         direct += through * estimate[:, None]
 
     if CAUSAL:

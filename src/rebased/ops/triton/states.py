@@ -1,4 +1,4 @@
-"""Sums over keys or queries: Σ φ(x) vᵀ and its normaliser, over segments of a sequence and before every chunk.
+"""Sums over keys or queries: Σ φ(x) vᵀ and its normaliser, over segments of a sequence and before every chunk of one.
 
 Rows of a state are the features in square form: x_i·x_j for all i and j (FP² rows), then x_i (FP), then 1, of the
 terms there are. Both triangles of x_i·x_j are there, so no feature needs a weight, and sums are symmetric. The sums of
@@ -368,20 +368,24 @@ def _walk(
 def segment_scan_kernel(
     partial,
     total,
+    before,
+    before_moments,
     first_segment,
     segments_per_row,
     num_key_heads,
-    WIDTH: tl.constexpr,
+    VALUES: tl.constexpr,
+    FEATURES: tl.constexpr,
     BLOCK: tl.constexpr,
     SEGMENTS: tl.constexpr,
     TABLE: tl.constexpr,
     REVERSE: tl.constexpr,
-    WRITE_PREFIX: tl.constexpr,
+    WRITE_BEFORE: tl.constexpr,
 ):
-    """Sums over a sequence's segments: ``total`` of all of them, and in place those before (after) each one.
+    """Sums over a sequence's segments: ``total`` of all of them, ``before`` of those before (after) each one.
 
     SEGMENTS are loaded at a time: one after another they would wait for memory each time.
     """
+    WIDTH: tl.constexpr = VALUES + FEATURES
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     block = tl.program_id(0) % BLOCKS
     head = tl.program_id(0) // BLOCKS % num_key_heads
@@ -398,54 +402,14 @@ def segment_scan_kernel(
     for done in range(0, count, SEGMENTS):
         step = done + tl.arange(0, SEGMENTS)
         segment = first + (count - 1 - step if REVERSE else step)
-        pointers = partial + (segment.to(tl.int64) * num_key_heads + head)[:, None] * WIDTH + column[None, :]
+        row = (segment.to(tl.int64) * num_key_heads + head)[:, None]
         mask = (step < count)[:, None] & inside[None, :]
-        more = tl.load(pointers, mask=mask, other=0.0)
-        if WRITE_PREFIX:
-            tl.store(pointers, sums[None, :] + (tl.cumsum(more, axis=0) - more), mask=mask)
+        more = tl.load(partial + row * WIDTH + column[None, :], mask=mask, other=0.0)
+        if WRITE_BEFORE:
+            earlier = sums[None, :] + (tl.cumsum(more, axis=0) - more)
+            is_value = (column < VALUES)[None, :]
+            to = before + row * VALUES + column[None, :]
+            tl.store(to, earlier.to(before.dtype.element_ty), mask=mask & is_value)
+            tl.store(before_moments + row * FEATURES + (column - VALUES)[None, :], earlier, mask=mask & ~is_value)
         sums += tl.sum(more, axis=0)
     tl.store(total + (sequence.to(tl.int64) * num_key_heads + head) * WIDTH + column, sums, mask=inside)
-
-
-@triton.jit
-def shift_kernel(
-    partial,
-    prefix,
-    prefix_moments,
-    table,
-    row_length,
-    pieces_per_row,
-    num_key_heads,
-    FEATURES: tl.constexpr,
-    DP: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TABLE: tl.constexpr,
-):
-    """Add to the states within a segment what comes before it: ``partial``, once `segment_scan_kernel` has run."""
-    VALUES: tl.constexpr = FEATURES * DP
-    BLOCKS: tl.constexpr = (VALUES + BLOCK - 1) // BLOCK
-    MOMENT_BLOCKS: tl.constexpr = (FEATURES + BLOCK - 1) // BLOCK
-    block = tl.program_id(0) % (BLOCKS + MOMENT_BLOCKS)
-    head = tl.program_id(0) // (BLOCKS + MOMENT_BLOCKS) % num_key_heads
-    segment = tl.program_id(0) // (BLOCKS + MOMENT_BLOCKS) // num_key_heads
-    _, start, end, chunk, _, _ = locate(segment, table, row_length, pieces_per_row, SEGMENT, CHUNK, TABLE)
-    partial += (segment * num_key_heads + head).to(tl.int64) * (VALUES + FEATURES)
-    first = chunk.to(tl.int64) * num_key_heads + head
-    num_chunks = tl.cdiv(end - start, CHUNK)
-    if block < BLOCKS:
-        column = block * BLOCK + tl.arange(0, BLOCK)
-        inside = column < VALUES
-        offset = tl.load(partial + column, mask=inside, other=0.0)
-        for place in range(num_chunks):
-            pointers = prefix + (first + place * num_key_heads) * VALUES + column
-            state = tl.load(pointers, mask=inside, other=0.0).to(tl.float32) + offset
-            tl.store(pointers, state.to(prefix.dtype.element_ty), mask=inside)
-    else:
-        column = (block - BLOCKS) * BLOCK + tl.arange(0, BLOCK)
-        inside = column < FEATURES
-        offset = tl.load(partial + VALUES + column, mask=inside, other=0.0)
-        for place in range(num_chunks):
-            pointers = prefix_moments + (first + place * num_key_heads) * FEATURES + column
-            tl.store(pointers, tl.load(pointers, mask=inside, other=0.0) + offset, mask=inside)

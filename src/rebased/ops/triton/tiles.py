@@ -178,3 +178,21 @@ def slope(s, k1, k2, TERM1: tl.constexpr, TERM2: tl.constexpr):
     else:
         total = s * 0.0 + k1 if TERM1 else s * 0.0
     return total
+
+
+@triton.jit
+def segment_of(
+    chunk,
+    sequence,
+    chunk_start,
+    chunk_segments,
+    segments_per_row,
+    SEGMENT: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """The segment that a chunk lies in."""
+    if PACKED:
+        segment = tl.load(chunk_segments + chunk)
+    else:
+        segment = sequence * segments_per_row + chunk_start // SEGMENT
+    return segment

@@ -1,7 +1,7 @@
 """Kernel attention on a GPU, in both directions: which kernels run, and over what.
 
-Forward: states before each chunk (sums over segments first, where one walk per sequence would leave the card idle),
-then outputs, all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end;
+Forward: states before each chunk (in segments, where one walk per sequence would leave the card idle), then outputs,
+all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end;
 gradients of keys and values. Features exist on chip only; nothing is added atomically, so results do not vary from run
 to run.
 """

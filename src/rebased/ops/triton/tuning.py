@@ -29,7 +29,7 @@ class Tuning:
     enough_programs: int
     """With as many, sums walk each sequence once, from end to end."""
     wanted_programs: int
-    """Else sequences are cut into segments, to have as many, and a second pass adds what comes before each segment."""
+    """Else sequences are cut into segments, to have as many; there are then two states to multiply with, not one."""
     states: Tile
     forward: Tile
     query_grads: Tile

@@ -1,6 +1,5 @@
 """The Triton kernels against the float64 reference: in the interpreter on a CPU, natively where there is a GPU."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,36 +12,12 @@ from cases import Case, cases, make_kernel, random_state
 from oracles import by_cumulative_sums, with_gradients
 from rebased.kernels import BASED, REBASED, Kernel, Polynomial
 from rebased.ops import KernelState, initial_state, kernel_attention
-from rebased.ops.triton import plan
-from rebased.ops.triton.tuning import Tile, Tuning
 from tolerances import assert_close_in, relative_rms
+from triton_tiles import interpretable  # noqa: F401
 
 POLYNOMIALS = ("rebased", "based", "learned", "learned per head", "linear")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NATIVE = torch.cuda.is_available()
-
-
-def small_tiles(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
-    """Many chunks and segments in a short sequence, and few programs: the interpreter runs one after another."""
-    tile = Tile(rows=16, columns=16, num_i=feature_dim, num_warps=4, num_stages=2)
-    return Tuning(
-        chunk=32,
-        enough_programs=6,
-        wanted_programs=6,
-        states=tile,
-        forward=tile,
-        query_grads=tile,
-        key_grads=tile,
-    )
-
-
-@pytest.fixture
-def interpretable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sizes that the interpreter gets through, in which every path is taken all the same."""
-    monkeypatch.setattr(plan, "tuning", small_tiles)
-    plan._make_plan.cache_clear()
-    yield
-    plan._make_plan.cache_clear()
 
 
 def cast(case: Case, dtype: torch.dtype, device: str) -> Case:

@@ -217,6 +217,42 @@ def test_what_masked_keys_hold_does_not_matter() -> None:
 
 
 @pytest.mark.usefixtures("interpretable")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of numpy, in the interpreter
+@pytest.mark.parametrize("outlier", [1e3, float("inf")])
+def test_the_future_does_not_reach_the_past(outlier: float) -> None:
+    """Neither by rounding of sums that it has a part in, nor as NaN; segments and chunks begin before it."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 128, 1, n, generator=generator).to(DEVICE) for n in (4, 4, 3))
+    small = k * 1e-2
+    large = small.clone()
+    large[:, -1] = outlier
+    expected = kernel_attention(q, small, v, backend="triton")
+    out = kernel_attention(q, large, v, backend="triton")
+    assert torch.equal(out[:, :-16], expected[:, :-16])
+    if outlier < float("inf"):  # within a chunk 0 · inf is NaN
+        torch.testing.assert_close(out[:, :-1], expected[:, :-1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("interpretable")
+def test_wide_values_are_rounded_once() -> None:
+    """The parts of a gradient nearly cancel here."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(1, 40, 1, 130, generator=generator, dtype=torch.float64)
+    grad = torch.randn(1, 40, 1, 130, generator=generator, dtype=torch.float64)
+    leaves = {name: torch.randn(1, 40, 1, 4, generator=generator, dtype=torch.float64) for name in "qk"}
+    leaves["v"] = torch.cat([half, -half], dim=-1)
+    results = []
+    for dtype, backend in ((torch.float64, "reference"), (torch.float16, "triton")):
+        cast_leaves = [x.half().to(DEVICE, dtype).requires_grad_() for x in leaves.values()]
+        out = kernel_attention(*cast_leaves, backend=backend)
+        weights = torch.cat([grad, grad], dim=-1).half().to(DEVICE, dtype)
+        results.append(torch.autograd.grad(out, cast_leaves, weights))
+    for expected, actual in zip(*results, strict=True):
+        assert actual.isfinite().all()
+        assert (actual.double() - expected.double()).norm() <= 2e-3 * max(expected.double().norm().item(), 1.0)
+
+
+@pytest.mark.usefixtures("interpretable")
 def test_a_sequence_whole_and_in_pieces() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 80, 2, n, generator=generator).to(DEVICE) for n in (5, 5, 4))

@@ -158,3 +158,43 @@ def test_what_it_cannot_do_is_said(change: dict[str, Any], message: str) -> None
     q, k, v = (torch.ones(2, 2, n, device=DEVICE, dtype=dtype, requires_grad="grad" in change) for n in (5, 5, 4))
     with pytest.raises(ValueError, match=message):
         kernel_attention_step(q, k, v, state, kernel, backend=change.get("backend", "triton"))
+
+
+def test_a_column_of_a_mask() -> None:
+    """Its entries do not lie side by side."""
+    state = initial_state(REBASED, 4, 1, 3, 2, device=DEVICE)
+    mask = torch.tensor([[True, True], [False, True], [True, False], [False, False]], device=DEVICE)[:, 0]
+    q, k, v = (torch.ones(4, 1, n, device=DEVICE) for n in (3, 3, 2))
+    _, new = kernel_attention_step(q, k, v, state, key_mask=mask, backend="triton")
+    assert new.count.tolist() == [1, 0, 1, 0]
+
+
+def test_vmap_with_one_shared_state() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, 1, 1, n, generator=generator).to(DEVICE) for n in (3, 3, 2))
+    state = initial_state(BASED, 1, 1, 3, 2, device=DEVICE)
+    state.values.fill_(0.5)
+    state.normalizer.fill_(2.0)
+    out, new = torch.vmap(lambda *x: kernel_attention_step(*x, state, BASED, backend="triton"))(q, k, v)
+    for i in range(3):
+        expected, after = kernel_attention_step(q[i], k[i], v[i], state, BASED, backend="torch")
+        torch.testing.assert_close(out[i], expected)
+        torch.testing.assert_close(new.values[i], after.values)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's jvp warns of torch
+@pytest.mark.parametrize("how", ["grad of vmap", "autograd through vmap", "jvp"])
+def test_derivatives_are_refused_in_every_guise(how: str) -> None:
+    q, k, v = (torch.ones(2, 1, 1, n, device=DEVICE) for n in (3, 3, 2))
+    state = initial_state(REBASED, 1, 1, 3, 2, device=DEVICE)
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return kernel_attention_step(q, k, v, state, backend="triton")[0]
+
+    differentiate = {
+        "grad of vmap": lambda: torch.func.grad(lambda q: torch.vmap(step)(q, k, v).sum())(q),
+        "autograd through vmap": lambda: torch.vmap(step)(q.requires_grad_(), k, v),
+        "jvp": lambda: torch.func.jvp(lambda q: step(q, k[0], v[0]), (q[0],), (q[0],)),
+    }[how]
+    with pytest.raises(ValueError, match="has no gradient"):
+        differentiate()

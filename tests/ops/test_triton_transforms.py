@@ -32,6 +32,29 @@ def test_compile_whole() -> None:
         assert torch.equal(actual, expected)
 
 
+def test_jacobian_of_one_sequence() -> None:
+    """Here vmap hands over what the forward pass saved without a stride for the batch."""
+    q, k, v = (x.detach()[:, :5] for x in inputs())
+    jacobian = torch.func.jacrev(lambda q: attend(q, k, v))(q)
+    expected = torch.func.jacrev(lambda q: kernel_attention(q, k, v, BASED, backend="chunked"))(q)
+    torch.testing.assert_close(jacobian, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["chunked", "triton"])
+def test_gradients_have_the_strides_that_are_foretold(backend: str) -> None:
+    """Compiled code relies on them."""
+    q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in inputs())
+    settings = [0, 1, 2], 0.4, 1e-12, True, True, True, backend
+    out, normalizer, _, _ = operator.attend(q, k, v, *[None] * 6, *settings, False)
+    arguments = (out, normalizer, out, None, None, q, k, v, *[None] * 6, *settings, False)
+    with torch._subclasses.FakeTensorMode() as mode:
+        foretold = operator.attend_backward(
+            *[mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in arguments]
+        )
+    for real, fake in zip(operator.attend_backward(*arguments), foretold, strict=True):
+        assert real.stride() == fake.stride()
+
+
 def test_vmap_over_inputs_and_coefficients() -> None:
     q, k, v = (x.detach() for x in inputs(3))
     coefficients = torch.tensor([0.5, 1.0, 2.0], device=DEVICE)

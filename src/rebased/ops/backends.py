@@ -35,7 +35,7 @@ def choose_backend(backend: str, q: Tensor, kernel: Kernel) -> str:
     choice = "chunked"
     if q.is_cuda and _no_triton_for(q, kernel) is None:
         if _HAS_TRITON:
-            choice = "triton"
+            choice = "triton" if _no_triton_on(q.device) is None else "chunked"
         else:
             _warn_once()
     if not torch.compiler.is_compiling():  # a log call would break the graph
@@ -49,12 +49,13 @@ def choose_step_backend(
     """The same for a single token."""
     if backend not in ("auto", *STEP_BACKENDS):
         raise ValueError(f"backend={backend!r} is unknown; it may be 'auto', {', '.join(map(repr, STEP_BACKENDS))}")
-    if backend == "torch" or (backend == "auto" and not (q.is_cuda and _HAS_TRITON)):
+    if backend == "torch" or (backend == "auto" and (not q.is_cuda or _no_triton_on(q.device) is not None)):
         return "torch"
     reason = _no_triton_for(q, kernel)
+    tensors = state.values, state.normalizer, state.count, state.values_residual, state.normalizer_residual
     if needs_grad:
         reason = "has no gradient"
-    elif not all(x.is_contiguous() for x in (state.values, state.normalizer, state.count)):
+    elif not all(x is None or x.is_contiguous() for x in tensors):
         reason = "needs a contiguous state"
     elif (state.values_residual is None) != (state.normalizer_residual is None):
         reason = "needs both residuals of the state, or none"
@@ -82,6 +83,13 @@ def _no_triton_on(device: torch.device) -> str | None:
         return "needs Triton (pip install triton)"
     if device.type == "cpu" and not _IS_INTERPRETED:
         return "needs a CUDA device, and q is on the CPU"
+    if torch.version.hip is not None:
+        return "is written for NVIDIA devices"
+    # Asked outside of compiled code only: the question would break the graph.
+    if device.type == "cuda" and torch.cuda.is_available() and not torch.compiler.is_compiling():
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 0):
+            return f"needs compute capability 8.0, {device} has {capability[0]}.{capability[1]}"
     return None
 
 

@@ -77,9 +77,9 @@ def backward(
     """All gradients, given those of the output and of the returned sums; the coefficients' only if asked for."""
     shape = (*p.q.shape[:3], len(p.degrees))
     all_grads = Grads(
-        torch.zeros_like(p.q),
-        torch.zeros_like(p.k),
-        torch.zeros_like(p.v),
+        torch.zeros_like(p.q, memory_format=torch.contiguous_format),
+        torch.zeros_like(p.k, memory_format=torch.contiguous_format),
+        torch.zeros_like(p.v, memory_format=torch.contiguous_format),
         p.q.new_zeros(shape, dtype=p.compute_dtype) if coefficients else None,
         None if p.state is None else torch.zeros_like(p.state),
     )

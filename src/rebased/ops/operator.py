@@ -64,7 +64,7 @@ def _attend_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
         grads = chunked.backward(_whole(a, state), out, normalizer, dout, dsums, coefficients=coefficients)
         dcoefficients = _nothing(a) if grads.coefficients is None else grads.coefficients.sum(dim=1)
         return grads.q, grads.k, grads.v, dcoefficients, *_split(a, grads.state)
-    dq, dk, dv = torch.zeros_like(a.q), torch.zeros_like(a.k), torch.zeros_like(a.v)
+    dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (a.q, a.k, a.v))
     dcoefficients = torch.zeros_like(a.coefficients) if coefficients and a.coefficients is not None else _nothing(a)
     dstate = None if state is None else torch.zeros_like(state)
     for group in group_sequences(a.cu_seqlens, None if a.at is None else a.at[0]):
@@ -177,8 +177,8 @@ def _attend_backward_fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor,
     *_, coefficients = inputs
     a = Arguments(*inputs[5:-1])
     dcoefficients = torch.empty_like(a.coefficients) if coefficients and a.coefficients is not None else _nothing(a)
-    grads = torch.empty_like(a.q), torch.empty_like(a.k), torch.empty_like(a.v), dcoefficients
-    return *grads, *_fake_state(a, present=a.state_values is not None)
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (a.q, a.k, a.v))
+    return dq, dk, dv, dcoefficients, *_fake_state(a, present=a.state_values is not None)
 
 
 def _fake_state(a: Arguments, *, present: bool) -> tuple[Tensor, Tensor]:

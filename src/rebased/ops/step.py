@@ -7,6 +7,7 @@ from torch import Tensor
 from rebased.kernels import REBASED, Kernel, Polynomial, TermKernel
 from rebased.ops import checks, step_operator
 from rebased.ops.backends import choose_step_backend
+from rebased.ops.differentiation import is_differentiated
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.normalize import divide, drop_rounding
 from rebased.ops.positions import token_positions
@@ -52,9 +53,7 @@ def kernel_attention_step(
         positions = token_positions(None if key_mask is None else key_mask[:, None], None, state.count, k[:, None])
         positions = checks.checked_positions(positions, kernel.max_len, "state.count (kernel.max_len)")
     terms = [x for x in kernel.terms if isinstance(x, Tensor)] if isinstance(kernel, TermKernel) else []
-    needs_grad = torch.is_grad_enabled() and any(
-        x.requires_grad for x in (q, k, v, state.values, state.normalizer, *terms)
-    )
+    needs_grad = any(is_differentiated(x) for x in (q, k, v, state.values, state.normalizer, *terms))
     if choose_step_backend(backend, q, v, state, kernel, needs_grad=needs_grad) == "triton":
         return _launch(q, k, v, state, kernel, scale, eps, normalize, key_mask, inplace)
     out_dtype = v.dtype

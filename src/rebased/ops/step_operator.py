@@ -63,7 +63,7 @@ def _fold(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]:
         if x is None:
             return None
         x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.flatten(0, 1)
+        return x.flatten(0, 1).contiguous()  # of one sequence, flatten would give a view without strides
 
     tensors = [join(x, dim) for x, dim in zip(arguments[:_NUM_TENSORS], in_dims[:_NUM_TENSORS], strict=True)]
     return [*tensors, *arguments[_NUM_TENSORS:]]

@@ -27,6 +27,7 @@ from rebased.ops.triton.plan import Plan, plan_of
 
 MAX_HEAD_DIM = 128
 """Wider values are computed a part at a time."""
+_MAX_TIME_STRIDE = 1 << 22
 
 Sums = tuple[Tensor, Tensor]
 """For each key head and feature in square form: Σ φ(x) vᵀ, (…, Hk, rows, DP), and Σ φ(x), (…, Hk, rows)."""
@@ -72,8 +73,10 @@ def backward(
     a: Arguments, out: Tensor, normalizer: Tensor, dout: Tensor, dsums: Tensor | None, *, coefficients: bool
 ) -> Grads:
     """All gradients; ``dsums`` (N, Hk, E, D + 1) is that of the sums."""
+    normalizer = normalizer.contiguous()  # vmap may have expanded it
     parts, start = [], 0
-    for part in _parts(a):
+    calls = _parts(a)
+    for part in calls:
         columns = slice(start, start + part.v.shape[3])
         part_dsums = None
         if dsums is not None:  # the normaliser's own gradient counts once
@@ -81,15 +84,17 @@ def backward(
             part_dsums = torch.cat([dsums[..., columns], moments], dim=-1)
         start = columns.stop
         part_out, part_dout = out[..., columns].contiguous(), dout[..., columns].contiguous()
-        parts.append(_backward(_Call(part), part_out, normalizer, part_dout, part_dsums, coefficients=coefficients))
-    return parts[0] if len(parts) == 1 else _joined(parts)
+        call = _Call(part, grad_dtype=a.q.dtype if len(calls) == 1 else torch.float32)
+        parts.append(_backward(call, part_out, normalizer, part_dout, part_dsums, coefficients=coefficients))
+    return parts[0] if len(parts) == 1 else _joined(parts, a)
 
 
 def _parts(a: Arguments) -> list[Arguments]:
     """The call as kernels take it: rows of numbers side by side in memory, values of at most MAX_HEAD_DIM columns."""
 
     def rows(x: Tensor) -> Tensor:
-        return x if x.stride(-1) == 1 else x.contiguous()
+        # A tile's rows are counted in 32 bits.
+        return x if x.stride(-1) == 1 and x.stride(1) < _MAX_TIME_STRIDE else x.contiguous()
 
     a = a._replace(
         q=rows(a.q),
@@ -110,17 +115,17 @@ def _parts(a: Arguments) -> list[Arguments]:
     ]
 
 
-def _joined(parts: list[Grads]) -> Grads:
-    """Of values computed a part at a time."""
+def _joined(parts: list[Grads], a: Arguments) -> Grads:
+    """Of values computed a part at a time; their sums are rounded once."""
 
     def total(tensors: list[Tensor]) -> Tensor:
-        return torch.stack([x.float() for x in tensors]).sum(dim=0).to(tensors[0].dtype)
+        return torch.stack(tensors).sum(dim=0)
 
     coefficients = [x.coefficients for x in parts if x.coefficients is not None]
     states = [x.state for x in parts if x.state is not None]
     return Grads(
-        total([x.q for x in parts]),
-        total([x.k for x in parts]),
+        total([x.q for x in parts]).to(a.q.dtype),
+        total([x.k for x in parts]).to(a.k.dtype),
         torch.cat([x.v for x in parts], dim=-1),
         total(coefficients) if coefficients else None,
         torch.cat([*(x[..., :-1] for x in states), total([x[..., -1:] for x in states])], dim=-1) if states else None,
@@ -130,8 +135,10 @@ def _joined(parts: list[Grads]) -> Grads:
 class _Call:
     """One call: its tensors, its plan, and how its rows are cut."""
 
-    def __init__(self, a: Arguments) -> None:
+    def __init__(self, a: Arguments, *, grad_dtype: torch.dtype | None = None) -> None:
         self.a = a
+        self.grad_dtype = grad_dtype
+        """Of the gradients of queries and keys, if not their own."""
         self.plan: Plan = plan_of(a)
         self.gathered: Gathered | None = None
         if self.plan.is_gathered:
@@ -226,7 +233,7 @@ def _query_grads(
     a, plan = call.a, call.plan
     pieces = call.query_pieces(plan.tuning.query_grads.rows)
     prefix, _ = _key_states(call, need_total=False)
-    dq = torch.empty_like(a.q, memory_format=torch.contiguous_format)
+    dq = torch.empty_like(a.q, dtype=call.grad_dtype, memory_format=torch.contiguous_format)
     weights, factors = torch.empty_like(normalizer), torch.empty_like(normalizer)
     partial = None
     if coefficients:
@@ -261,7 +268,7 @@ def _key_grads(
 ) -> tuple[Tensor, Tensor]:
     a, plan = call.a, call.plan
     pieces = call.key_pieces(plan.tuning.key_grads.rows)
-    dk = torch.empty_like(a.k, memory_format=torch.contiguous_format)
+    dk = torch.empty_like(a.k, dtype=call.grad_dtype, memory_format=torch.contiguous_format)
     dv = torch.empty_like(a.v, memory_format=torch.contiguous_format)
     plan.key_grads(has_state=suffix is not None)(
         pieces.count * plan.num_key_heads,
@@ -429,12 +436,12 @@ def _padded(plan: Plan, values: Tensor) -> Tensor:
 
 
 def _sum_by_sequence(a: Arguments, partial: Tensor, tiles: Pieces) -> Tensor:
-    """Σ over the tiles of a sequence; as a matrix product, since atomic additions come in any order."""
+    """Σ over the tiles of a sequence, which come in order; one after another, and nothing reaches another's sum."""
     if tiles.table is None:
         return partial.unflatten(0, (-1, tiles.per_row)).sum(dim=1)
-    sequences = torch.arange(a.num_sequences, device=partial.device)
-    is_mine = tiles.table[:, 0] == sequences[:, None]
-    return (is_mine.double() @ partial.double().flatten(1)).float().unflatten(1, partial.shape[1:])
+    counts = torch.bincount(tiles.table[:, 0], minlength=a.num_sequences)
+    sums = torch.segment_reduce(partial.flatten(1), "sum", lengths=counts, axis=0, unsafe=True)
+    return sums.unflatten(1, partial.shape[1:])
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

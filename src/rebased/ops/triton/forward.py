@@ -223,7 +223,7 @@ def forward_kernel(
         divisor = denominator + eps
         if NONNEGATIVE:
             divisor = tl.where(denominator > 0, divisor, float("inf"))
-        numerator *= (1.0 / divisor)[:, None]
+        numerator /= divisor[:, None]
         if DROP:
             divisor = tl.where(dropped, -divisor, divisor)
         tl.store(normalizer + at_query + row * num_heads, divisor, mask=real)

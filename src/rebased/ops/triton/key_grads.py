@@ -167,7 +167,7 @@ def key_grads_kernel(
             member = step % GROUP
             tile_start = first_query + step // GROUP * COLUMNS
             present = tile_start + column < last_query
-            q_tile = q + member * Q_HEAD
+            q_tile = q + member.to(tl.int64) * Q_HEAD
             at_query = at_head + member
             if GATHERED:
                 query_row = tl.load(order + tile_start + column, mask=present, other=0).to(tl.int64)

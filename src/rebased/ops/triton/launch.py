@@ -7,6 +7,7 @@ themselves. Here it is asked once for each combination of what it specialises ar
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 
@@ -24,12 +25,15 @@ class Launcher:
     ) -> None:
         self.kernel = kernel
         self.constants = constants
-        self.options = {"num_warps": num_warps, "num_stages": num_stages, "maxnreg": max_registers}
+        self.options = {"num_warps": num_warps, "num_stages": num_stages}
+        if max_registers is not None:
+            self.options["maxnreg"] = max_registers
+        self.is_interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
     def __call__(self, num_programs: int, tensors: list[Tensor], numbers: list[int], scalars: list[float]) -> None:
         grid = (num_programs, 1, 1)
-        if not tensors[0].is_cuda:  # the interpreter
+        if self.is_interpreted:
             self.kernel[grid](*tensors, *numbers, *scalars, **self.constants)
             return
         # Whether pointers and integers are multiples of 16, and integers 1, is compiled in.

@@ -68,9 +68,15 @@ def plan_of(a: Arguments) -> "Plan":
             a.normalize,
             a.causal,
             a.nonnegative,
-            torch.get_float32_matmul_precision() != "highest",
+            a.v.dtype != torch.bfloat16 and _allows_tf32(),
         )
     )
+
+
+def _allows_tf32() -> bool:
+    """What torch's own float32 products may do; its old getter refuses to answer once the new setting was used."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32"
 
 
 @lru_cache(maxsize=512)

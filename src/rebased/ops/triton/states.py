@@ -285,13 +285,13 @@ def _walk(
             real = tile_start + row < last
             if GATHERED:
                 at_row = tl.load(order + tile_start + row, mask=real, other=0).to(tl.int64)
-                x_tile = x + member * X_HEAD
-                v_tile = v + member * V_HEAD
+                x_tile = x + member.to(tl.int64) * X_HEAD
+                v_tile = v + member.to(tl.int64) * V_HEAD
                 at_query = member
             else:
                 at_row = row
-                x_tile = x + tile_start.to(tl.int64) * x_time + member * X_HEAD
-                v_tile = v + tile_start.to(tl.int64) * v_time + member * V_HEAD
+                x_tile = x + tile_start.to(tl.int64) * x_time + member.to(tl.int64) * X_HEAD
+                v_tile = v + tile_start.to(tl.int64) * v_time + member.to(tl.int64) * V_HEAD
                 at_query = tile_start.to(tl.int64) * (num_key_heads * GROUP) + member
             if HAS_MASK:
                 real = real & (tl.load(key_mask + tile_start + row, mask=real, other=0) != 0)
@@ -406,7 +406,11 @@ def segment_scan_kernel(
         mask = (step < count)[:, None] & inside[None, :]
         more = tl.load(partial + row * WIDTH + column[None, :], mask=mask, other=0.0)
         if WRITE_BEFORE:
-            earlier = sums[None, :] + (tl.cumsum(more, axis=0) - more)
+            # Not the sum up to here less the last term: nothing of a segment may reach what comes before it.
+            neighbour = first + (count - step if REVERSE else step - 1)
+            at_neighbour = (neighbour.to(tl.int64) * num_key_heads + head)[:, None] * WIDTH + column[None, :]
+            last = tl.load(partial + at_neighbour, mask=mask & (step > done)[:, None], other=0.0)
+            earlier = sums[None, :] + tl.cumsum(last, axis=0)
             is_value = (column < VALUES)[None, :]
             to = before + row * VALUES + column[None, :]
             tl.store(to, earlier.to(before.dtype.element_ty), mask=mask & is_value)

@@ -14,9 +14,23 @@ _ELEMENTS = 4096
 """Of a state, how many a program holds at a time."""
 
 
-@lru_cache
+_pairs: dict[tuple[int, tuple[int, ...], torch.device], Tensor] = {}
+
+
 def feature_pairs(feature_dim: int, degrees: tuple[int, ...], device: torch.device) -> Int[Tensor, "2 E"]:
-    """The factors of each packed feature; ``feature_dim`` stands for the number 1."""
+    """The factors of each packed feature; ``feature_dim`` stands for the number 1. Made once for each device."""
+    key = feature_dim, degrees, device
+    if key not in _pairs:
+        pairs = _make_pairs(*key)
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return pairs  # filled only when the graph is replayed
+            torch.cuda.current_stream(device).synchronize()  # other streams will read it
+        _pairs[key] = pairs
+    return _pairs[key]
+
+
+def _make_pairs(feature_dim: int, degrees: tuple[int, ...], device: torch.device) -> Int[Tensor, "2 E"]:
     one = torch.full((1,), feature_dim, device=device)
     each = torch.arange(feature_dim, device=device)
     columns = {
@@ -65,7 +79,7 @@ def step(
             k,
             v,
             out,
-            q if key_mask is None else key_mask.view(torch.uint8),
+            q if key_mask is None else key_mask.contiguous().view(torch.uint8),
             state[1] if coefficients is None else coefficients,
             feature_pairs(F, degrees, q.device),
             *state,

@@ -62,14 +62,14 @@ def step_kernel(
     is_real = True
     if HAS_MASK:
         is_real = tl.load(key_mask + sequence) != 0
-    k += sequence * k_batch + key_head * K_HEAD
-    v += sequence * v_batch + key_head * V_HEAD
+    k += sequence * k_batch + key_head.to(tl.int64) * K_HEAD
+    v += sequence * v_batch + key_head.to(tl.int64) * V_HEAD
     key = tl.load(k + f, mask=(f < F) & is_real, other=0.0).to(tl.float32)
     value = tl.load(v + d, mask=(d < D) & is_real, other=0.0).to(tl.float32)
     at_state = sequence * num_key_heads + key_head
     for member in range(GROUP):
         head = key_head * GROUP + member
-        q_head = q + sequence * q_batch + head * Q_HEAD
+        q_head = q + sequence * q_batch + head.to(tl.int64) * Q_HEAD
         query = tl.load(q_head + f, mask=f < F, other=0.0).to(tl.float32)
         k0 = 1.0
         k1 = scale

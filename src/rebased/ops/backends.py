@@ -16,6 +16,7 @@ BACKENDS = ("reference", "chunked", "triton")
 STEP_BACKENDS = ("torch", "triton")
 """The same for a single token."""
 MAX_TRITON_FEATURE_DIM = 32
+MAX_STEP_HEAD_DIM = 256
 
 _HAS_TRITON = find_spec("triton") is not None
 _IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -53,7 +54,9 @@ def choose_step_backend(
         return "torch"
     reason = _no_triton_for(q, kernel)
     tensors = state.values, state.normalizer, state.count, state.values_residual, state.normalizer_residual
-    if needs_grad:
+    if v.shape[-1] > MAX_STEP_HEAD_DIM:
+        reason = f"takes head_dim up to {MAX_STEP_HEAD_DIM}, v has {v.shape[-1]}"
+    elif needs_grad:
         reason = "has no gradient"
     elif not all(x is None or x.is_contiguous() for x in tensors):
         reason = "needs a contiguous state"

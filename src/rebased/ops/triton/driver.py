@@ -375,7 +375,7 @@ def _states(
             partial,
             *prefix,
         ],
-        [*x.stride()[:2], *v.stride()[:2], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
+        [*x.stride()[:3], *v.stride()[:3], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
         [a.scale],
     )
     total = before = None

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from rebased.ops.triton.tiles import (
     dot_precisely,
+    head_offset,
     load_coefficients,
     load_columns,
     load_rows,
@@ -35,10 +36,13 @@ def forward_kernel(
     positions,
     q_batch,
     q_time,
+    q_head,
     k_batch,
     k_time,
+    k_head,
     v_batch,
     v_time,
+    v_head,
     num_queries,
     num_keys,
     tiles_per_row,
@@ -46,9 +50,9 @@ def forward_kernel(
     num_heads,
     scale,
     eps,
-    Q_HEAD: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    V_HEAD: tl.constexpr,
+    Q_ALIGN: tl.constexpr,
+    K_ALIGN: tl.constexpr,
+    V_ALIGN: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -96,7 +100,7 @@ def forward_kernel(
     num_key_heads = num_heads // GROUP
     index = start + tl.arange(0, ROWS)
     real = index < end
-    q += batch * q_batch + head.to(tl.int64) * Q_HEAD
+    q += batch * q_batch + head_offset(head, q_head, Q_ALIGN)
     at_query = batch * num_queries * num_heads + head
     if GATHERED:
         row = tl.load(order + index, mask=real, other=0).to(tl.int64)
@@ -182,8 +186,8 @@ def forward_kernel(
         if not GATHERED:
             border = start
             chunk_end = tl.minimum(chunk_end, end)
-        k += batch * k_batch + key_head.to(tl.int64) * K_HEAD + chunk_start.to(tl.int64) * k_time
-        v += batch * v_batch + key_head.to(tl.int64) * V_HEAD + chunk_start.to(tl.int64) * v_time
+        k += batch * k_batch + head_offset(key_head, k_head, K_ALIGN) + chunk_start.to(tl.int64) * k_time
+        v += batch * v_batch + head_offset(key_head, v_head, V_ALIGN) + chunk_start.to(tl.int64) * v_time
         key_mask += batch * num_keys + chunk_start
         column = tl.arange(0, COLUMNS)
         for first in range(0, border - chunk_start, COLUMNS):
@@ -223,7 +227,9 @@ def forward_kernel(
         divisor = denominator + eps
         if NONNEGATIVE:
             divisor = tl.where(denominator > 0, divisor, float("inf"))
-        numerator /= divisor[:, None]
+        # One reciprocal a row instead of a division an element; that of a tiny divisor would overflow.
+        lift = tl.where(tl.abs(divisor) < 2.0**-60, 2.0**60, 1.0)
+        numerator = numerator * lift[:, None] * (1.0 / (divisor * lift))[:, None]
         if DROP:
             divisor = tl.where(dropped, -divisor, divisor)
         tl.store(normalizer + at_query + row * num_heads, divisor, mask=real)

@@ -6,6 +6,7 @@ import triton.language as tl
 from rebased.ops.triton.tiles import (
     contract,
     dot_precisely,
+    head_offset,
     load_coefficients,
     load_columns,
     load_rows,
@@ -41,19 +42,22 @@ def key_grads_kernel(
     row_borders,
     q_batch,
     q_time,
+    q_head,
     k_batch,
     k_time,
+    k_head,
     v_batch,
     v_time,
+    v_head,
     num_queries,
     num_keys,
     tiles_per_row,
     segments_per_row,
     num_key_heads,
     scale,
-    Q_HEAD: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    V_HEAD: tl.constexpr,
+    Q_ALIGN: tl.constexpr,
+    K_ALIGN: tl.constexpr,
+    V_ALIGN: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -99,8 +103,8 @@ def key_grads_kernel(
     key = tl.arange(0, ROWS)
     inside = start + key < end
     real = inside
-    k += batch * k_batch + key_head.to(tl.int64) * K_HEAD + start.to(tl.int64) * k_time
-    v += batch * v_batch + key_head.to(tl.int64) * V_HEAD + start.to(tl.int64) * v_time
+    k += batch * k_batch + head_offset(key_head, k_head, K_ALIGN) + start.to(tl.int64) * k_time
+    v += batch * v_batch + head_offset(key_head, v_head, V_ALIGN) + start.to(tl.int64) * v_time
     if HAS_MASK:
         real = real & (tl.load(key_mask + batch * num_keys + start + key, mask=real, other=0) != 0)
     keys = load_rows(k, key, real, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
@@ -159,7 +163,7 @@ def key_grads_kernel(
         else:
             first_query = start
             last_query = tl.minimum(chunk_start + CHUNK, sequence_end)
-        q += batch * q_batch + key_head.to(tl.int64) * (GROUP * Q_HEAD)
+        q += batch * q_batch
         at_head = batch * num_queries * num_heads + key_head * GROUP
         column = tl.arange(0, COLUMNS)
         num_tiles = tl.cdiv(last_query - first_query, COLUMNS)
@@ -167,7 +171,7 @@ def key_grads_kernel(
             member = step % GROUP
             tile_start = first_query + step // GROUP * COLUMNS
             present = tile_start + column < last_query
-            q_tile = q + member.to(tl.int64) * Q_HEAD
+            q_tile = q + head_offset(key_head * GROUP + member, q_head, Q_ALIGN)
             at_query = at_head + member
             if GATHERED:
                 query_row = tl.load(order + tile_start + column, mask=present, other=0).to(tl.int64)

@@ -3,6 +3,7 @@
 A plan holds no tensors and is made once for calls that are alike.
 """
 
+import math
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -79,6 +80,11 @@ def _allows_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32"
 
 
+def _alignment(stride: int) -> int:
+    """The largest power of two up to 16 that divides a stride: compiled in, unlike the stride itself."""
+    return math.gcd(stride, 16)
+
+
 @lru_cache(maxsize=512)
 def _make_plan(signature: Signature) -> "Plan":
     return Plan(signature)
@@ -95,7 +101,7 @@ class Plan:
         self.head_dim = max(16, triton.next_power_of_2(signature.head_dim))
         self.tuning = tuning(signature.dtype, padded, self.head_dim)
         self.operand = torch.bfloat16 if signature.dtype == torch.bfloat16 else torch.float32
-        self.strides = [*signature.q_strides[:2], *signature.k_strides[:2], *signature.v_strides[:2]]
+        self.strides = [*signature.q_strides[:3], *signature.k_strides[:3], *signature.v_strides[:3]]
         self.width = self.layout.num_rows * (self.head_dim + 1)
         """Of a state with its moments, as one row of float32 numbers."""
         self.scan_blocks = triton.cdiv(self.width, SCAN_BLOCK)
@@ -184,14 +190,14 @@ class Plan:
     def states(
         self, *, v_head: int, of_queries: bool, has_initial: bool, write_total: bool, write_prefix: bool
     ) -> Launcher:
-        s, tile = self.s, self.tuning.states
+        s, tile, v_alignment = self.s, self.tuning.states, _alignment(v_head)
 
         def constants() -> dict[str, Any]:
             is_gathered = of_queries and self.is_gathered
             row_length = self.segmented_length(of_queries=of_queries)
             return self._sizes() | {
-                "X_HEAD": (s.q_strides if of_queries else s.k_strides)[2],
-                "V_HEAD": v_head,
+                "X_ALIGN": _alignment((s.q_strides if of_queries else s.k_strides)[2]),
+                "V_ALIGN": v_alignment,
                 "GROUP": self.num_heads // self.num_key_heads if of_queries else 1,
                 "SEGMENT": self.segment(row_length),
                 "ROWS": tile.rows,
@@ -210,7 +216,7 @@ class Plan:
                 "WRITE_PREFIX": write_prefix,
             }
 
-        key = ("states", v_head, of_queries, has_initial, write_total, write_prefix)
+        key = ("states", v_alignment, of_queries, has_initial, write_total, write_prefix)
         return self._launcher(key, states_kernel, constants, tile)
 
     def segment_scan(self, *, row_length: int, reverse: bool, write_before: bool) -> Launcher:
@@ -262,9 +268,9 @@ class Plan:
         s = self.s
         drop = s.nonnegative and s.normalize
         return self._sizes() | {
-            "Q_HEAD": s.q_strides[2],
-            "K_HEAD": s.k_strides[2],
-            "V_HEAD": s.v_strides[2],
+            "Q_ALIGN": _alignment(s.q_strides[2]),
+            "K_ALIGN": _alignment(s.k_strides[2]),
+            "V_ALIGN": _alignment(s.v_strides[2]),
             "ROWS": tile.rows,
             "COLUMNS": tile.columns,
             "NUM_I": tile.num_i,

@@ -12,6 +12,7 @@ import triton.language as tl
 from rebased.ops.triton.tiles import (
     contract,
     dot_precisely,
+    head_offset,
     load_coefficients,
     load_columns,
     load_rows,
@@ -47,19 +48,22 @@ def query_grads_kernel(
     positions,
     q_batch,
     q_time,
+    q_head,
     k_batch,
     k_time,
+    k_head,
     v_batch,
     v_time,
+    v_head,
     num_queries,
     num_keys,
     tiles_per_row,
     segments_per_row,
     num_heads,
     scale,
-    Q_HEAD: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    V_HEAD: tl.constexpr,
+    Q_ALIGN: tl.constexpr,
+    K_ALIGN: tl.constexpr,
+    V_ALIGN: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -106,7 +110,7 @@ def query_grads_kernel(
     num_key_heads = num_heads // GROUP
     index = start + tl.arange(0, ROWS)
     real = index < end
-    q += batch * q_batch + head.to(tl.int64) * Q_HEAD
+    q += batch * q_batch + head_offset(head, q_head, Q_ALIGN)
     at_query = batch * num_queries * num_heads + head
     if GATHERED:
         row = tl.load(order + index, mask=real, other=0).to(tl.int64)
@@ -213,8 +217,8 @@ def query_grads_kernel(
         chunk_end = tl.minimum(chunk_start + CHUNK, sequence_end)
         if not GATHERED:
             chunk_end = tl.minimum(chunk_end, end)
-        k += batch * k_batch + key_head.to(tl.int64) * K_HEAD + chunk_start.to(tl.int64) * k_time
-        v += batch * v_batch + key_head.to(tl.int64) * V_HEAD + chunk_start.to(tl.int64) * v_time
+        k += batch * k_batch + head_offset(key_head, k_head, K_ALIGN) + chunk_start.to(tl.int64) * k_time
+        v += batch * v_batch + head_offset(key_head, v_head, V_ALIGN) + chunk_start.to(tl.int64) * v_time
         key_mask += batch * num_keys + chunk_start
         column = tl.arange(0, COLUMNS)
         for first in range(0, chunk_end - chunk_start, COLUMNS):

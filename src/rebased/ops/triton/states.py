@@ -13,7 +13,7 @@ since heads that share it differ in their coefficients.
 import triton
 import triton.language as tl
 
-from rebased.ops.triton.tiles import load_coefficients, load_columns, load_rows, locate, products
+from rebased.ops.triton.tiles import head_offset, load_coefficients, load_columns, load_rows, locate, products
 
 
 @triton.jit
@@ -34,15 +34,17 @@ def states_kernel(
     prefix_moments,
     x_batch,
     x_time,
+    x_head,
     v_batch,
     v_time,
+    v_head,
     num_rows,
     row_length,
     pieces_per_row,
     num_key_heads,
     scale,
-    X_HEAD: tl.constexpr,
-    V_HEAD: tl.constexpr,
+    X_ALIGN: tl.constexpr,
+    V_ALIGN: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -92,8 +94,8 @@ def states_kernel(
     if BY_CHUNK:
         start = tl.load(row_borders + chunk)
         end = tl.load(row_borders + chunk + num_chunks)
-    x += batch * x_batch + head.to(tl.int64) * (GROUP * X_HEAD)
-    v += batch * v_batch + head.to(tl.int64) * (GROUP * V_HEAD)
+    x += batch * x_batch
+    v += batch * v_batch
     key_mask += batch * num_rows
     at_head = batch * num_rows * (num_key_heads * GROUP) + head * GROUP
     factors += at_head
@@ -125,7 +127,9 @@ def states_kernel(
                 prefix,
                 prefix_moments,
                 x_time,
+                x_head,
                 v_time,
+                v_head,
                 num_key_heads,
                 scale,
                 sequence,
@@ -137,8 +141,8 @@ def states_kernel(
                 num_chunks,
                 WHICH == 1,
                 FEATURES,
-                X_HEAD,
-                V_HEAD,
+                X_ALIGN,
+                V_ALIGN,
                 GROUP,
                 F,
                 FP,
@@ -181,7 +185,9 @@ def _walk(
     prefix,
     prefix_moments,
     x_time,
+    x_head,
     v_time,
+    v_head,
     num_key_heads,
     scale,
     sequence,
@@ -193,8 +199,8 @@ def _walk(
     num_chunks,
     MOMENTS: tl.constexpr,
     FEATURES: tl.constexpr,
-    X_HEAD: tl.constexpr,
-    V_HEAD: tl.constexpr,
+    X_ALIGN: tl.constexpr,
+    V_ALIGN: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -285,13 +291,13 @@ def _walk(
             real = tile_start + row < last
             if GATHERED:
                 at_row = tl.load(order + tile_start + row, mask=real, other=0).to(tl.int64)
-                x_tile = x + member.to(tl.int64) * X_HEAD
-                v_tile = v + member.to(tl.int64) * V_HEAD
+                x_tile = x + head_offset(head * GROUP + member, x_head, X_ALIGN)
+                v_tile = v + head_offset(head * GROUP + member, v_head, V_ALIGN)
                 at_query = member
             else:
                 at_row = row
-                x_tile = x + tile_start.to(tl.int64) * x_time + member.to(tl.int64) * X_HEAD
-                v_tile = v + tile_start.to(tl.int64) * v_time + member.to(tl.int64) * V_HEAD
+                x_tile = x + tile_start.to(tl.int64) * x_time + head_offset(head * GROUP + member, x_head, X_ALIGN)
+                v_tile = v + tile_start.to(tl.int64) * v_time + head_offset(head * GROUP + member, v_head, V_ALIGN)
                 at_query = tile_start.to(tl.int64) * (num_key_heads * GROUP) + member
             if HAS_MASK:
                 real = real & (tl.load(key_mask + tile_start + row, mask=real, other=0) != 0)

@@ -43,6 +43,12 @@ def locate(
 
 
 @triton.jit
+def head_offset(head, stride, ALIGN: tl.constexpr):
+    """Where a head begins; that this is a multiple of ALIGN makes loads wide."""
+    return tl.multiple_of(head.to(tl.int64) * stride, ALIGN)
+
+
+@triton.jit
 def load_rows(
     pointers,
     rows,

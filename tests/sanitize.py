@@ -3,7 +3,7 @@
 import torch
 
 from rebased.kernels import BASED, REBASED
-from rebased.ops import initial_state, kernel_attention, kernel_attention_step
+from rebased.ops import initial_state, kernel_attention, kernel_attention_step, norm_affine
 
 
 def main() -> None:
@@ -33,6 +33,8 @@ def main() -> None:
         with torch.no_grad():
             state = initial_state(kernel, 1, 2, feature_dim, head_dim, device="cuda")
             kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state, kernel, inplace=True, backend="triton")
+    x, weight, bias = randn(3, 50, 24, dtype=torch.bfloat16), *(randn(24, dtype=torch.float32) for _ in range(2))
+    torch.autograd.grad(norm_affine(x, weight, bias, backend="triton").float().sum(), (x, weight, bias))
     torch.cuda.synchronize()
 
 

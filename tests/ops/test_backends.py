@@ -43,7 +43,7 @@ def test_the_rest_goes_to_chunked(kernel: Kernel, changes: dict[str, Any]) -> No
 
 
 def test_without_triton_there_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_HAS_TRITON", False)
+    monkeypatch.setattr(backends, "HAS_TRITON", False)
     monkeypatch.setattr(backends, "_warned", False)
     with pytest.warns(UserWarning, match="Triton is not installed"):
         assert choose_backend("auto", queries(), REBASED) == "chunked"
@@ -68,8 +68,8 @@ def test_what_triton_cannot_do_is_said(kernel: Kernel, changes: dict[str, Any], 
 
 
 def test_triton_needs_a_cuda_device_or_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_IS_INTERPRETED", False)
-    with pytest.raises(ValueError, match="needs a CUDA device, and q is on the CPU"):
+    monkeypatch.setattr(backends, "IS_INTERPRETED", False)
+    with pytest.raises(ValueError, match="needs a CUDA device, and q is on cpu"):
         choose_backend("triton", queries(device="cpu"), REBASED)
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 
+from rebased.ops import backends
 from rebased.ops.norm import MAX_TRITON_WIDTH, norm_affine
 from rebased.ops.triton import norm as triton_norm
 from tolerances import RELATIVE_RMS, relative_rms
@@ -536,7 +536,7 @@ def test_bad_input(error: type[Exception], message: str, inputs: tuple[Any, ...]
 
 
 def test_triton_without_a_gpu_or_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "0")
+    monkeypatch.setattr(backends, "IS_INTERPRETED", False)
     with pytest.raises(ValueError, match="backend='triton' needs a CUDA device, and x is on cpu"):
         norm_affine(X, backend="triton")
 

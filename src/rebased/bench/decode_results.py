@@ -13,7 +13,7 @@ from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.environment import Environment
 from rebased.bench.files import read_record, write_json
 from rebased.bench.timing import Timing
-from rebased.ops.backends import STEP_BACKENDS
+from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["DecodeBenchConfig", "DecodeBenchResult", "DecodeMeasurement"]
 
@@ -56,7 +56,7 @@ class DecodeBenchConfig:
         """Raise ValueError, naming the field, for a value outside its domain."""
         checks.check_choice("device", self.device, DEVICES)
         checks.check_choice("dtype", self.dtype, DTYPES)
-        checks.check_choice("backend", self.backend, ("auto", *STEP_BACKENDS))
+        checks.check_choice("backend", self.backend, ("auto", *TORCH_OR_TRITON))
         checks.check_lengths("contexts", self.contexts)
         for name in ("batch_size", "num_heads", "feature_dim", "head_dim", "sdpa_heads", "sdpa_head_dim"):
             checks.check_positive(name, getattr(self, name))

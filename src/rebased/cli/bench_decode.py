@@ -15,7 +15,7 @@ from rebased.bench.verify import WrongBackendError
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.decode_table import print_decode_result
 from rebased.cli.lists import parse_numbers
-from rebased.ops.backends import STEP_BACKENDS
+from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["bench_decode"]
 
@@ -35,7 +35,7 @@ def bench_decode(
     sdpa_heads: Annotated[int, typer.Option(help="SDPA's heads.")] = _DEFAULTS.sdpa_heads,
     sdpa_head_dim: Annotated[int, typer.Option(help="Size of SDPA's heads.")] = _DEFAULTS.sdpa_head_dim,
     backend: Annotated[
-        str, typer.Option(help=f"Of kernel_attention_step: auto, {', '.join(STEP_BACKENDS)}.")
+        str, typer.Option(help=f"Of kernel_attention_step: auto, {', '.join(TORCH_OR_TRITON)}.")
     ] = _DEFAULTS.backend,
     graphs: Annotated[
         bool | None,

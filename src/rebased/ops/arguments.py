@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rebased.kernels import TermKernel
 from rebased.monomials import num_features
 from rebased.ops.dtypes import compute_dtype
 
@@ -14,6 +15,14 @@ SCHEMA = (
     "bool normalize, bool causal, bool nonnegative, str backend"
 )
 """The arguments in torch's schema language."""
+
+
+def sequence_coefficients(kernel: TermKernel, num_sequences: int, num_heads: int, like: Tensor) -> Tensor | None:
+    """(N, H, terms) in the dtype of ``like``'s sums; ``None`` if all are 1, which saves the multiplications."""
+    if kernel.is_monic:
+        return None
+    coefficients = kernel.coefficients(num_heads, dtype=compute_dtype(like), device=like.device)
+    return coefficients.expand(num_sequences, -1, -1)
 
 
 class Arguments(NamedTuple):

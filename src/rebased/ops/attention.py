@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rebased.kernels import REBASED, Kernel, TermKernel
 from rebased.ops import checks, operator, reference
+from rebased.ops.arguments import sequence_coefficients
 from rebased.ops.backends import BACKENDS, choose_backend
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.normalize import divide
@@ -243,10 +244,8 @@ def _run_operator(call: _Call, backend: str, *, normalize: bool, causal: bool, r
     if isinstance(kernel, TermKernel):
         degrees = kernel.degrees
         count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)  # raises if they are too many
-        if not kernel.is_monic:
-            num_sequences = q.shape[0] if call.cu_seqlens is None else call.cu_seqlens.shape[0] - 1
-            coefficients = kernel.coefficients(q.shape[2], dtype=compute_dtype(q), device=q.device)
-            coefficients = coefficients.expand(num_sequences, -1, -1)
+        num_sequences = q.shape[0] if call.cu_seqlens is None else call.cu_seqlens.shape[0] - 1
+        coefficients = sequence_coefficients(kernel, num_sequences, q.shape[2], q)
     else:
         # A feature map runs here, in full precision and in sight of torch; what is left is the kernel s = qᵀk.
         if call.key_mask is not None:  # a map's backward would make NaN of what a masked key holds

@@ -52,15 +52,21 @@ def check_same_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def check_settings(kernel: Kernel, scale: float | None, eps: float, **switches: bool) -> None:
+    check_switches(**switches)
+    check_kernel(kernel)
+    if scale is not None:
+        _check_number("scale", scale)
+    check_eps(eps)
+
+
+def check_switches(**switches: bool) -> None:
     for name, switch in switches.items():
         if not isinstance(switch, bool):
             raise TypeError(f"{name} is {switch!r}; it must be True or False")
-    check_kernel(kernel)
-    for name, value in (("scale", 1.0 if scale is None else scale), ("eps", eps)):
-        if isinstance(value, (bool, Tensor)) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} is {value!r}; it must be a number")
-        if not -math.inf < value < math.inf:  # math.isfinite would break a graph where numbers are symbols
-            raise ValueError(f"{name}={value} must be finite")
+
+
+def check_eps(eps: float) -> None:
+    _check_number("eps", eps)
     if eps < 0:
         raise ValueError(f"eps={eps} must not be negative")
 
@@ -139,6 +145,13 @@ def checked_borders(cu_seqlens: Tensor, seq_len: int) -> Tensor:
 
 def _shape(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, (bool, Tensor)) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    if not -math.inf < value < math.inf:  # math.isfinite would break a graph where numbers are symbols
+        raise ValueError(f"{name}={value} must be finite")
 
 
 def _check_tensor(name: str, x: Any, device: torch.device) -> None:

@@ -6,23 +6,18 @@ each index of x's first axis, which is how stacked replicas run as one call. Two
 
 import logging
 import math
-import os
-from functools import cache
-from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.ops.checks import INPUT_DTYPES
+from rebased.ops.backends import TORCH_OR_TRITON, check_name, no_triton_on, require_triton
+from rebased.ops.checks import INPUT_DTYPES, check_eps, check_switches
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.opaque import define_operator
 
-__all__ = ["NORM_BACKENDS", "norm_affine"]
-
-NORM_BACKENDS = ("torch", "triton")
-"""What ``backend`` may name, beside "auto"."""
+__all__ = ["norm_affine"]
 
 MAX_TRITON_WIDTH = 16384
 """A Triton program holds whole rows; "auto" leaves wider ones to torch."""
@@ -59,7 +54,8 @@ def norm_affine(
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None:
             _check_parameter(name, parameter, x)
-    _check_settings(eps, normalize)
+    check_switches(normalize=normalize)
+    check_eps(eps)
     _check_backend(backend, x)
     out: Tensor = _norm_affine(x, weight, bias, eps, normalize, backend)[0]
     return out
@@ -88,29 +84,19 @@ def _check_parameter(name: str, parameter: Tensor, x: Tensor) -> None:
         raise ValueError(f"{name} is on {parameter.device}, x on {x.device}; all must be on one device")
 
 
-def _check_settings(eps: float, normalize: bool) -> None:
-    if not isinstance(normalize, bool):
-        raise TypeError(f"normalize is {normalize!r}; it must be True or False")
-    if isinstance(eps, (bool, Tensor)) or not isinstance(eps, (int, float)):
-        raise TypeError(f"eps is {eps!r}; it must be a number")
-    if not -math.inf < eps < math.inf:  # math.isfinite would break a graph where numbers are symbols
-        raise ValueError(f"eps={eps} must be finite")
-    if eps < 0:
-        raise ValueError(f"eps={eps} must not be negative")
-
-
 def _check_backend(backend: str, x: Tensor) -> None:
     """What can be told from a traced tensor; `_runs_on_triton` checks the rest."""
-    if backend not in ("auto", *NORM_BACKENDS):
-        raise ValueError(f"backend={backend!r} is unknown; it may be 'auto', {', '.join(map(repr, NORM_BACKENDS))}")
-    if backend == "triton" and x.dtype == torch.float64:
-        _refuse_triton("computes in float32 and less, and x has dtype float64")
-    if backend == "triton" and x.shape[-1] > MAX_TRITON_WIDTH:
-        _refuse_triton(f"takes a last axis up to {MAX_TRITON_WIDTH}, x has {x.shape[-1]}")
+    check_name(backend, TORCH_OR_TRITON)
+    if backend == "triton":
+        require_triton(_no_triton_for(x), instead="torch")
 
 
-def _refuse_triton(reason: str) -> NoReturn:
-    raise ValueError(f"backend='triton' {reason}; use 'auto' or 'torch'")
+def _no_triton_for(x: Tensor) -> str | None:
+    if x.dtype == torch.float64:
+        return "computes in float32 and less, and x has dtype float64"
+    if x.shape[-1] > MAX_TRITON_WIDTH:
+        return f"takes a last axis up to {MAX_TRITON_WIDTH}, x has {x.shape[-1]}"
+    return None
 
 
 # ---- On real tensors ----
@@ -203,27 +189,19 @@ def _no_statistics(x: Tensor) -> Tensor:
 
 
 def _runs_on_triton(x: Tensor, backend: str) -> bool:
-    """Decided here, where nothing is traced: whether a package is installed is a question that breaks a graph."""
+    """Decided here, where nothing is traced: sizes are known, and questions about the device break no graph."""
     if x.numel() == 0 or backend == "torch":
         return False
     num_rows = x.numel() // x.shape[-1]
+    reason = _no_triton_for(x) or no_triton_on("x", x.device)
+    if num_rows > MAX_TRITON_ROWS:
+        reason = reason or f"takes up to {MAX_TRITON_ROWS} rows, x has {num_rows}"
     if backend == "triton":
-        if not _has_triton():
-            _refuse_triton("needs Triton (pip install triton)")
-        if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-            _refuse_triton(f"needs a CUDA device, and x is on {x.device}")
-        if num_rows > MAX_TRITON_ROWS:
-            _refuse_triton(f"takes up to {MAX_TRITON_ROWS} rows, x has {num_rows}")
+        require_triton(reason, instead="torch")
         return True
-    fits = x.shape[-1] <= MAX_TRITON_WIDTH and num_rows <= MAX_TRITON_ROWS
-    chosen = x.is_cuda and x.dtype != torch.float64 and fits and _has_triton()
+    chosen = x.is_cuda and reason is None
     _LOGGER.debug("backend='auto' chose %r for %s on %s", "triton" if chosen else "torch", tuple(x.shape), x.device)
     return chosen
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 # ---- On fake tensors ----

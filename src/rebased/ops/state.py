@@ -102,6 +102,10 @@ class KernelState:
                 raise ValueError(f"path={str(path)!r} holds {sorted(names)}, not a kernel attention state")
             return cls(**{name: file.get_tensor(name) for name in names}, kernel=kernel)
 
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Values, normaliser, count and the two residuals, where there are."""
+        return tuple(getattr(self, name) for name in _TENSORS)
+
     def _tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rebased.kernels import REBASED, Kernel, Polynomial, TermKernel
 from rebased.ops import checks, step_operator
+from rebased.ops.arguments import sequence_coefficients
 from rebased.ops.backends import choose_step_backend
 from rebased.ops.differentiation import is_differentiated
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
@@ -101,15 +102,10 @@ def _launch(
 ) -> tuple[Tensor, KernelState]:
     assert isinstance(kernel, Polynomial)
     scale, eps = kernel.resolve(q.shape[-1], scale, eps, normalize=normalize)
-    coefficients = None
-    if not kernel.is_monic:
-        coefficients = kernel.coefficients(q.shape[1], dtype=torch.float32, device=q.device)
-        coefficients = coefficients.expand(q.shape[0], -1, -1)
-    tensors = state.values, state.normalizer, state.count, state.values_residual, state.normalizer_residual
+    coefficients = sequence_coefficients(kernel, q.shape[0], q.shape[1], q)
     settings = kernel.degrees, scale, eps, normalize, kernel.nonnegative
+    arguments = q, k, v, coefficients, key_mask, *state.tensors(), *settings
     if inplace:
-        return step_operator.step_inplace(q, k, v, coefficients, key_mask, *tensors, *settings), state
-    out, values, normalizer, count, *residuals = step_operator.step(
-        q, k, v, coefficients, key_mask, *tensors, *settings
-    )
+        return step_operator.step_inplace(*arguments), state
+    out, values, normalizer, count, *residuals = step_operator.step(*arguments)
     return out, KernelState(values, normalizer, count, state.kernel, *residuals)

@@ -8,8 +8,10 @@ from rebased.ops.triton.tiles import (
     head_offset,
     load_coefficients,
     load_columns,
+    load_keys,
     load_rows,
     locate,
+    place_queries,
     products,
     segment_of,
     similarity,
@@ -98,18 +100,23 @@ def forward_kernel(
         batch *= 0
     key_head = head // GROUP
     num_key_heads = num_heads // GROUP
-    index = start + tl.arange(0, ROWS)
-    real = index < end
-    q += batch * q_batch + head_offset(head, q_head, Q_ALIGN)
-    at_query = batch * num_queries * num_heads + head
-    if GATHERED:
-        row = tl.load(order + index, mask=real, other=0).to(tl.int64)
-        position = tl.load(positions + index, mask=real, other=-1)
-    else:
-        row = tl.arange(0, ROWS)
-        position = index
-        q += start.to(tl.int64) * q_time
-        at_query += start.to(tl.int64) * num_heads
+    q, at_query, row, real, position = place_queries(
+        q,
+        order,
+        positions,
+        batch,
+        head,
+        start,
+        end,
+        num_queries,
+        num_heads,
+        q_batch,
+        q_time,
+        q_head,
+        Q_ALIGN,
+        ROWS,
+        GATHERED,
+    )
     k0, k1, k2 = load_coefficients(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
@@ -192,11 +199,9 @@ def forward_kernel(
         column = tl.arange(0, COLUMNS)
         for first in range(0, border - chunk_start, COLUMNS):
             key = first + column
-            visible = key >= 0
-            if HAS_MASK:
-                visible = tl.load(key_mask + key) != 0
-            keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, not HAS_MASK)
-            values = load_rows(v, key, visible, v_time, D, DP, OPERAND, not HAS_MASK)
+            keys, values, visible = load_keys(
+                k, v, key_mask, key, key >= 0, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, True
+            )
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
             sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
             if CLAMP:
@@ -208,10 +213,9 @@ def forward_kernel(
         for first in range(border - chunk_start, chunk_end - chunk_start, COLUMNS):
             key = first + column
             visible = key < chunk_end - chunk_start
-            if HAS_MASK:
-                visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
-            keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
-            values = load_rows(v, key, visible, v_time, D, DP, OPERAND, EVEN and not HAS_MASK)
+            keys, values, visible = load_keys(
+                k, v, key_mask, key, visible, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, EVEN
+            )
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
             sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
             if CLAMP:

@@ -13,8 +13,7 @@ from rebased.ops.triton.tiles import (
     locate,
     products,
     segment_of,
-    similarity,
-    slope,
+    similarity_and_slope,
     store_rows,
 )
 
@@ -200,15 +199,7 @@ def key_grads_kernel(
                 seen = seen & real[:, None] & present[None, :]
             s = tl.where(seen, tl.dot(keys, tl.trans(queries), input_precision=PRECISION), 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
-            steep = slope(s, k1, k2, TERM1, TERM2)
-            if CLAMP:
-                steep = tl.where(sim < 0, 0.0, steep)
-                sim = tl.maximum(sim, 0.0)
-            if TERM1:
-                steep = tl.where(seen, steep, 0.0)
-            if TERM0:
-                sim = tl.where(seen, sim, 0.0)
+            sim, slope = similarity_and_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
             if NORMALIZE:
                 divisor = tl.load(normalizer + at_query + at_output, mask=present, other=1.0)
                 weight = tl.load(dnormalizer + at_query + at_output, mask=present, other=0.0)
@@ -216,7 +207,7 @@ def key_grads_kernel(
                 sim *= inverse[None, :]
                 dsim = dsim * inverse[None, :] + weight[None, :]
             dvalues = tl.dot(sim.to(OPERAND), grads, dvalues, input_precision=PRECISION)
-            dkeys = tl.dot((dsim * steep).to(OPERAND), queries, dkeys, input_precision=PRECISION)
+            dkeys = tl.dot((dsim * slope).to(OPERAND), queries, dkeys, input_precision=PRECISION)
 
     if HAS_MASK:
         dkeys = tl.where(real[:, None], dkeys, 0.0)

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.monomials import num_features
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -26,10 +24,6 @@ class Layout:
     def num_rows(self) -> int:
         """Of the square form."""
         return sum(self.padded**degree for degree in self.degrees)
-
-    @property
-    def num_packed(self) -> int:
-        return num_features(self.feature_dim, self.degrees)
 
     def to_square(self, packed: Float[Tensor, "N Hk E X"]) -> Float[Tensor, "N Hk rows X"]:
         """Both triangles; padding is zero."""

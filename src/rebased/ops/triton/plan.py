@@ -40,7 +40,6 @@ class Signature(NamedTuple):
     has_positions: bool
     has_mask: bool
     has_coefficients: bool
-    has_state: bool
     degrees: tuple[int, ...]
     normalize: bool
     causal: bool
@@ -64,7 +63,6 @@ def plan_of(a: Arguments) -> "Plan":
             a.at is not None,
             a.key_mask is not None,
             a.coefficients is not None,
-            a.state_values is not None,
             tuple(a.degrees),
             a.normalize,
             a.causal,

@@ -15,11 +15,12 @@ from rebased.ops.triton.tiles import (
     head_offset,
     load_coefficients,
     load_columns,
+    load_keys,
     load_rows,
     locate,
+    place_queries,
     segment_of,
-    similarity,
-    slope,
+    similarity_and_slope,
     store_rows,
 )
 
@@ -108,18 +109,23 @@ def query_grads_kernel(
         batch *= 0
     key_head = head // GROUP
     num_key_heads = num_heads // GROUP
-    index = start + tl.arange(0, ROWS)
-    real = index < end
-    q += batch * q_batch + head_offset(head, q_head, Q_ALIGN)
-    at_query = batch * num_queries * num_heads + head
-    if GATHERED:
-        row = tl.load(order + index, mask=real, other=0).to(tl.int64)
-        position = tl.load(positions + index, mask=real, other=-1)
-    else:
-        row = tl.arange(0, ROWS)
-        position = index
-        q += start.to(tl.int64) * q_time
-        at_query += start.to(tl.int64) * num_heads
+    q, at_query, row, real, position = place_queries(
+        q,
+        order,
+        positions,
+        batch,
+        head,
+        start,
+        end,
+        num_queries,
+        num_heads,
+        q_batch,
+        q_time,
+        q_head,
+        Q_ALIGN,
+        ROWS,
+        GATHERED,
+    )
     k0, k1, k2 = load_coefficients(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
@@ -224,24 +230,15 @@ def query_grads_kernel(
         for first in range(0, chunk_end - chunk_start, COLUMNS):
             key = first + column
             visible = key < chunk_end - chunk_start
-            if HAS_MASK:
-                visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
-            keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
-            values = load_rows(v, key, visible, v_time, D, DP, OPERAND, EVEN and not HAS_MASK)
+            keys, values, visible = load_keys(
+                k, v, key_mask, key, visible, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, EVEN
+            )
             seen = key[None, :] <= (position - chunk_start)[:, None]
             if TERM0:
                 seen = seen & visible[None, :]
             s = tl.where(seen, tl.dot(queries, tl.trans(keys), input_precision=PRECISION), 0.0)
             dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
-            steep = slope(s, k1, k2, TERM1, TERM2)
-            if CLAMP:
-                steep = tl.where(sim < 0, 0.0, steep)
-                sim = tl.maximum(sim, 0.0)
-            if TERM1:
-                steep = tl.where(seen, steep, 0.0)
-            if TERM0:
-                sim = tl.where(seen, sim, 0.0)
+            sim, slope = similarity_and_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
             if COEFFICIENT_GRADS:
                 if TERM0:
                     share0 += tl.sum(tl.where(seen, dsim, 0.0), axis=1)
@@ -254,8 +251,8 @@ def query_grads_kernel(
                     sum2 += tl.sum(s * s, axis=1)
             if NORMALIZE:
                 weighed += tl.sum(sim * dsim, axis=1)
-                through = tl.dot(steep.to(OPERAND), keys, through, input_precision=PRECISION)
-            ds = (dsim * inverse[:, None] + estimate[:, None]) * steep
+                through = tl.dot(slope.to(OPERAND), keys, through, input_precision=PRECISION)
+            ds = (dsim * inverse[:, None] + estimate[:, None]) * slope
             direct = tl.dot(ds.to(OPERAND), keys, direct, input_precision=PRECISION)
 
     exact = estimate

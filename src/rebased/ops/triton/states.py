@@ -105,126 +105,6 @@ def states_kernel(
     prefix_moments += (chunk.to(tl.int64) * num_key_heads + head) * FEATURES
     initial += (sequence.to(tl.int64) * num_key_heads + head) * (FEATURES * DP)
     initial_moments += (sequence.to(tl.int64) * num_key_heads + head) * FEATURES
-    for WHICH in tl.static_range(2):
-        # The same walk in two versions, of which a program takes one.
-        if WHICH == 0:
-            is_mine = group < GROUPS
-        else:
-            is_mine = group == GROUPS
-        if is_mine:
-            _walk(
-                x,
-                v,
-                key_mask,
-                factors,
-                weights,
-                coefficients,
-                order,
-                row_borders,
-                initial,
-                initial_moments,
-                partial,
-                prefix,
-                prefix_moments,
-                x_time,
-                x_head,
-                v_time,
-                v_head,
-                num_key_heads,
-                scale,
-                sequence,
-                head,
-                group,
-                start,
-                end,
-                chunk,
-                num_chunks,
-                WHICH == 1,
-                FEATURES,
-                X_ALIGN,
-                V_ALIGN,
-                GROUP,
-                F,
-                FP,
-                D,
-                DP,
-                TERM0,
-                TERM1,
-                TERM2,
-                CHUNK,
-                ROWS,
-                NUM_I,
-                OPERAND,
-                PRECISION,
-                EVEN,
-                GATHERED,
-                BY_CHUNK,
-                OF_QUERIES,
-                HAS_MASK,
-                HAS_COEFFICIENTS,
-                NORMALIZE,
-                HAS_INITIAL,
-                WRITE_TOTAL,
-                WRITE_PREFIX,
-            )
-
-
-@triton.jit
-def _walk(
-    x,
-    v,
-    key_mask,
-    factors,
-    weights,
-    coefficients,
-    order,
-    row_borders,
-    initial,
-    initial_moments,
-    partial,
-    prefix,
-    prefix_moments,
-    x_time,
-    x_head,
-    v_time,
-    v_head,
-    num_key_heads,
-    scale,
-    sequence,
-    head,
-    group,
-    start,
-    end,
-    chunk,
-    num_chunks,
-    MOMENTS: tl.constexpr,
-    FEATURES: tl.constexpr,
-    X_ALIGN: tl.constexpr,
-    V_ALIGN: tl.constexpr,
-    GROUP: tl.constexpr,
-    F: tl.constexpr,
-    FP: tl.constexpr,
-    D: tl.constexpr,
-    DP: tl.constexpr,
-    TERM0: tl.constexpr,
-    TERM1: tl.constexpr,
-    TERM2: tl.constexpr,
-    CHUNK: tl.constexpr,
-    ROWS: tl.constexpr,
-    NUM_I: tl.constexpr,
-    OPERAND: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
-    GATHERED: tl.constexpr,
-    BY_CHUNK: tl.constexpr,
-    OF_QUERIES: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    HAS_COEFFICIENTS: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    HAS_INITIAL: tl.constexpr,
-    WRITE_TOTAL: tl.constexpr,
-    WRITE_PREFIX: tl.constexpr,
-):
     LINEAR: tl.constexpr = TERM2 * FP * FP
     CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
     ALL_REAL: tl.constexpr = EVEN and not HAS_MASK
@@ -236,138 +116,152 @@ def _walk(
     at_linear = (LINEAR + i)[:, None] * DP + d[None, :]
     at_values = (group * (NUM_I * FP) + tl.arange(0, NUM_I * FP))[:, None] * DP + d[None, :]
     moments = partial + FEATURES * DP
-    square = tl.zeros((FP, FP), tl.float32)
-    linear = tl.zeros((FP, DP), tl.float32)
-    linear_moment = tl.zeros((FP,), tl.float32)
-    constant = tl.zeros((DP,), tl.float32)
-    constant_moment = tl.zeros((1,), tl.float32)
-    values = tl.zeros((NUM_I * FP, DP), tl.float32)
-    # Rows are walked in stretches, the rows of one chunk (or all, if no states are written on the way), and a
-    # stretch in steps: a tile of rows of one of the heads that share the state.
-    for turn in range(num_chunks if WRITE_PREFIX else 1):
-        first = start
-        last = end
-        if WRITE_PREFIX:
-            place = num_chunks - 1 - turn if OF_QUERIES else turn
-            if BY_CHUNK:
-                first = tl.load(row_borders + chunk + place)
-                last = tl.load(row_borders + chunk + place + 1)
-            else:
-                first = start + place * CHUNK
-                last = tl.minimum(first + CHUNK, end)
-            to = prefix + place.to(tl.int64) * num_key_heads * (FEATURES * DP)
-            to_moments = prefix_moments + place.to(tl.int64) * num_key_heads * FEATURES
-            if MOMENTS:
-                if TERM2:
-                    y2 = square
-                    if HAS_INITIAL:
-                        y2 += tl.load(initial_moments + at_square)
-                    tl.store(to_moments + at_square, y2)
-                if TERM1:
-                    y1 = linear
-                    y1_moment = linear_moment
-                    if HAS_INITIAL:
-                        y1 += tl.load(initial + at_linear)
-                        y1_moment += tl.load(initial_moments + LINEAR + i)
-                    tl.store(to + at_linear, y1.to(prefix.dtype.element_ty))
-                    tl.store(to_moments + LINEAR + i, y1_moment)
-                if TERM0:
-                    y0 = constant
-                    y0_moment = constant_moment
-                    if HAS_INITIAL:
-                        y0 += tl.load(initial + CONSTANT * DP + d)
-                        y0_moment += tl.load(initial_moments + CONSTANT + one)
-                    tl.store(to + CONSTANT * DP + d, y0.to(prefix.dtype.element_ty))
-                    tl.store(to_moments + CONSTANT + one, y0_moment)
-            else:
-                y2 = values
-                if HAS_INITIAL:
-                    y2 += tl.load(initial + at_values)
-                tl.store(to + at_values, y2.to(prefix.dtype.element_ty))
-        num_tiles = tl.cdiv(last - first, ROWS)
-        for step in range(num_tiles * GROUP):
-            member = step % GROUP
-            tile_start = first + step // GROUP * ROWS
-            real = tile_start + row < last
-            if GATHERED:
-                at_row = tl.load(order + tile_start + row, mask=real, other=0).to(tl.int64)
-                x_tile = x + head_offset(head * GROUP + member, x_head, X_ALIGN)
-                v_tile = v + head_offset(head * GROUP + member, v_head, V_ALIGN)
-                at_query = member
-            else:
-                at_row = row
-                x_tile = x + tile_start.to(tl.int64) * x_time + head_offset(head * GROUP + member, x_head, X_ALIGN)
-                v_tile = v + tile_start.to(tl.int64) * v_time + head_offset(head * GROUP + member, v_head, V_ALIGN)
-                at_query = tile_start.to(tl.int64) * (num_key_heads * GROUP) + member
-            if HAS_MASK:
-                real = real & (tl.load(key_mask + tile_start + row, mask=real, other=0) != 0)
-            every = load_rows(x_tile, at_row, real, x_time, F, FP, OPERAND, ALL_REAL)
-            weight = real.to(tl.float32)
-            value_scale = weight
-            if OF_QUERIES:
-                k0, k1, k2 = load_coefficients(
-                    coefficients,
-                    scale,
-                    sequence,
-                    head * GROUP + member,
-                    num_key_heads * GROUP,
-                    HAS_COEFFICIENTS,
-                    TERM0,
-                    TERM1,
-                    TERM2,
-                )
-                if NORMALIZE:
-                    at_weight = at_query + at_row * (num_key_heads * GROUP)
-                    value_scale = tl.load(factors + at_weight, mask=real, other=0.0)
-                    weight = tl.load(weights + at_weight, mask=real, other=0.0)
-                    weight = tl.where(value_scale == 0.0, 0.0, weight)
-                else:
-                    weight *= 0.0
-            if MOMENTS:
-                if TERM2:
-                    right = every
-                    if OF_QUERIES:
-                        right = (every.to(tl.float32) * (weight * k2)[:, None]).to(OPERAND)
-                    square = tl.dot(tl.trans(every), right, square, input_precision=PRECISION)
-                if TERM1 or TERM0:
-                    value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
-                    scaled = value.to(tl.float32)
-                    if OF_QUERIES:
-                        scaled *= value_scale[:, None]
-                    if TERM1:
-                        if OF_QUERIES:
-                            value = (scaled * k1).to(OPERAND)
-                            linear_moment += tl.sum(every.to(tl.float32) * (weight * k1)[:, None], axis=0)
-                        else:
-                            linear_moment += tl.sum(every.to(tl.float32), axis=0)
-                        linear = tl.dot(tl.trans(every), value, linear, input_precision=PRECISION)
-                    if TERM0:
-                        if OF_QUERIES:
-                            constant += tl.sum(scaled, axis=0) * k0
-                            constant_moment += tl.sum(weight, axis=0) * k0
-                        else:
-                            constant += tl.sum(scaled, axis=0)
-                            constant_moment += tl.sum(weight, axis=0)
-            else:
-                value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
-                some = load_columns(x_tile, at_row, real, x_time, group * NUM_I, NUM_I, F, FP, OPERAND, ALL_REAL)
-                if OF_QUERIES:
-                    value = (value.to(tl.float32) * (value_scale * k2)[:, None]).to(OPERAND)
-                features = products(some, every, ROWS, NUM_I, FP)
-                values = tl.dot(tl.trans(features), value, values, input_precision=PRECISION)
-
-    if WRITE_TOTAL:
+    for MOMENTS in tl.static_range(2):
+        # The same walk in two versions, of which a program takes one.
         if MOMENTS:
-            if TERM2:
-                tl.store(moments + at_square, square)
-            if TERM1:
-                tl.store(partial + at_linear, linear)
-                tl.store(moments + LINEAR + i, linear_moment)
-            if TERM0:
-                tl.store(partial + CONSTANT * DP + d, constant)
-                tl.store(moments + CONSTANT + one, constant_moment)
+            is_mine = group == GROUPS
         else:
-            tl.store(partial + at_values, values)
+            is_mine = group < GROUPS
+        if is_mine:
+            square = tl.zeros((FP, FP), tl.float32)
+            linear = tl.zeros((FP, DP), tl.float32)
+            linear_moment = tl.zeros((FP,), tl.float32)
+            constant = tl.zeros((DP,), tl.float32)
+            constant_moment = tl.zeros((1,), tl.float32)
+            values = tl.zeros((NUM_I * FP, DP), tl.float32)
+
+            # Rows are walked in stretches, the rows of one chunk (or all, if no states are written on the way), and a
+            # stretch in steps: a tile of rows of one of the heads that share the state.
+            for turn in range(num_chunks if WRITE_PREFIX else 1):
+                first = start
+                last = end
+                if WRITE_PREFIX:
+                    place = num_chunks - 1 - turn if OF_QUERIES else turn
+                    if BY_CHUNK:
+                        first = tl.load(row_borders + chunk + place)
+                        last = tl.load(row_borders + chunk + place + 1)
+                    else:
+                        first = start + place * CHUNK
+                        last = tl.minimum(first + CHUNK, end)
+                    to = prefix + place.to(tl.int64) * num_key_heads * (FEATURES * DP)
+                    to_moments = prefix_moments + place.to(tl.int64) * num_key_heads * FEATURES
+                    if MOMENTS:
+                        if TERM2:
+                            y2 = square
+                            if HAS_INITIAL:
+                                y2 += tl.load(initial_moments + at_square)
+                            tl.store(to_moments + at_square, y2)
+                        if TERM1:
+                            y1 = linear
+                            y1_moment = linear_moment
+                            if HAS_INITIAL:
+                                y1 += tl.load(initial + at_linear)
+                                y1_moment += tl.load(initial_moments + LINEAR + i)
+                            tl.store(to + at_linear, y1.to(prefix.dtype.element_ty))
+                            tl.store(to_moments + LINEAR + i, y1_moment)
+                        if TERM0:
+                            y0 = constant
+                            y0_moment = constant_moment
+                            if HAS_INITIAL:
+                                y0 += tl.load(initial + CONSTANT * DP + d)
+                                y0_moment += tl.load(initial_moments + CONSTANT + one)
+                            tl.store(to + CONSTANT * DP + d, y0.to(prefix.dtype.element_ty))
+                            tl.store(to_moments + CONSTANT + one, y0_moment)
+                    else:
+                        y2 = values
+                        if HAS_INITIAL:
+                            y2 += tl.load(initial + at_values)
+                        tl.store(to + at_values, y2.to(prefix.dtype.element_ty))
+                num_tiles = tl.cdiv(last - first, ROWS)
+                for step in range(num_tiles * GROUP):
+                    member = step % GROUP
+                    tile_start = first + step // GROUP * ROWS
+                    real = tile_start + row < last
+                    if GATHERED:
+                        at_row = tl.load(order + tile_start + row, mask=real, other=0).to(tl.int64)
+                        x_tile = x + head_offset(head * GROUP + member, x_head, X_ALIGN)
+                        v_tile = v + head_offset(head * GROUP + member, v_head, V_ALIGN)
+                        at_query = member
+                    else:
+                        at_row = row
+                        x_tile = (
+                            x + tile_start.to(tl.int64) * x_time + head_offset(head * GROUP + member, x_head, X_ALIGN)
+                        )
+                        v_tile = (
+                            v + tile_start.to(tl.int64) * v_time + head_offset(head * GROUP + member, v_head, V_ALIGN)
+                        )
+                        at_query = tile_start.to(tl.int64) * (num_key_heads * GROUP) + member
+                    if HAS_MASK:
+                        real = real & (tl.load(key_mask + tile_start + row, mask=real, other=0) != 0)
+                    every = load_rows(x_tile, at_row, real, x_time, F, FP, OPERAND, ALL_REAL)
+                    weight = real.to(tl.float32)
+                    value_scale = weight
+                    if OF_QUERIES:
+                        k0, k1, k2 = load_coefficients(
+                            coefficients,
+                            scale,
+                            sequence,
+                            head * GROUP + member,
+                            num_key_heads * GROUP,
+                            HAS_COEFFICIENTS,
+                            TERM0,
+                            TERM1,
+                            TERM2,
+                        )
+                        if NORMALIZE:
+                            at_weight = at_query + at_row * (num_key_heads * GROUP)
+                            value_scale = tl.load(factors + at_weight, mask=real, other=0.0)
+                            weight = tl.load(weights + at_weight, mask=real, other=0.0)
+                            weight = tl.where(value_scale == 0.0, 0.0, weight)
+                        else:
+                            weight *= 0.0
+                    if MOMENTS:
+                        if TERM2:
+                            right = every
+                            if OF_QUERIES:
+                                right = (every.to(tl.float32) * (weight * k2)[:, None]).to(OPERAND)
+                            square = tl.dot(tl.trans(every), right, square, input_precision=PRECISION)
+                        if TERM1 or TERM0:
+                            value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
+                            scaled = value.to(tl.float32)
+                            if OF_QUERIES:
+                                scaled *= value_scale[:, None]
+                            if TERM1:
+                                if OF_QUERIES:
+                                    value = (scaled * k1).to(OPERAND)
+                                    linear_moment += tl.sum(every.to(tl.float32) * (weight * k1)[:, None], axis=0)
+                                else:
+                                    linear_moment += tl.sum(every.to(tl.float32), axis=0)
+                                linear = tl.dot(tl.trans(every), value, linear, input_precision=PRECISION)
+                            if TERM0:
+                                if OF_QUERIES:
+                                    constant += tl.sum(scaled, axis=0) * k0
+                                    constant_moment += tl.sum(weight, axis=0) * k0
+                                else:
+                                    constant += tl.sum(scaled, axis=0)
+                                    constant_moment += tl.sum(weight, axis=0)
+                    else:
+                        value = load_rows(v_tile, at_row, real, v_time, D, DP, OPERAND, ALL_REAL)
+                        some = load_columns(
+                            x_tile, at_row, real, x_time, group * NUM_I, NUM_I, F, FP, OPERAND, ALL_REAL
+                        )
+                        if OF_QUERIES:
+                            value = (value.to(tl.float32) * (value_scale * k2)[:, None]).to(OPERAND)
+                        features = products(some, every, ROWS, NUM_I, FP)
+                        values = tl.dot(tl.trans(features), value, values, input_precision=PRECISION)
+
+            if WRITE_TOTAL:
+                if MOMENTS:
+                    if TERM2:
+                        tl.store(moments + at_square, square)
+                    if TERM1:
+                        tl.store(partial + at_linear, linear)
+                        tl.store(moments + LINEAR + i, linear_moment)
+                    if TERM0:
+                        tl.store(partial + CONSTANT * DP + d, constant)
+                        tl.store(moments + CONSTANT + one, constant_moment)
+                else:
+                    tl.store(partial + at_values, values)
 
 
 @triton.jit

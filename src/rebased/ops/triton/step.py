@@ -67,7 +67,6 @@ def step(
     out = v.new_empty(B, H, D)
     E = state[0].shape[2]
     run = _launcher(
-        *(q.stride(1), k.stride(1), v.stride(1)),
         *(F, E, D, H // Hk, degrees),
         *(key_mask is not None, coefficients is not None, len(state) == 5),
         *(normalize, nonnegative, rounding),
@@ -87,7 +86,11 @@ def step(
             *new_state,
             *new_state[: 5 - len(state)],
         ],
-        [q.stride(0), k.stride(0), v.stride(0), 0 if coefficients is None else coefficients.stride(0), Hk],
+        [
+            *(*q.stride()[:2], *k.stride()[:2], *v.stride()[:2]),
+            0 if coefficients is None else coefficients.stride(0),
+            Hk,
+        ],
         [scale, eps],
     )
     return out
@@ -95,9 +98,6 @@ def step(
 
 @lru_cache
 def _launcher(
-    q_head: int,
-    k_head: int,
-    v_head: int,
     feature_dim: int,
     num_features: int,
     head_dim: int,
@@ -112,9 +112,6 @@ def _launcher(
 ) -> Launcher:
     padded = triton.next_power_of_2(head_dim)
     constants = {
-        "Q_HEAD": q_head,
-        "K_HEAD": k_head,
-        "V_HEAD": v_head,
         "GROUP": group,
         "F": feature_dim,
         "FP": triton.next_power_of_2(feature_dim),

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from rebased.ops.triton.tiles import load_coefficients, similarity
+
 
 @triton.jit
 def step_kernel(
@@ -24,15 +26,15 @@ def step_kernel(
     new_values_residual,
     new_normalizer_residual,
     q_batch,
+    q_head,
     k_batch,
+    k_head,
     v_batch,
+    v_head,
     c_batch,
     num_key_heads,
     scale,
     eps,
-    Q_HEAD: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    V_HEAD: tl.constexpr,
     GROUP: tl.constexpr,
     F: tl.constexpr,
     FP: tl.constexpr,
@@ -62,34 +64,19 @@ def step_kernel(
     is_real = True
     if HAS_MASK:
         is_real = tl.load(key_mask + sequence) != 0
-    k += sequence * k_batch + key_head.to(tl.int64) * K_HEAD
-    v += sequence * v_batch + key_head.to(tl.int64) * V_HEAD
+    k += sequence * k_batch + key_head.to(tl.int64) * k_head
+    v += sequence * v_batch + key_head.to(tl.int64) * v_head
     key = tl.load(k + f, mask=(f < F) & is_real, other=0.0).to(tl.float32)
     value = tl.load(v + d, mask=(d < D) & is_real, other=0.0).to(tl.float32)
     at_state = sequence * num_key_heads + key_head
     for member in range(GROUP):
         head = key_head * GROUP + member
-        q_head = q + sequence * q_batch + head.to(tl.int64) * Q_HEAD
-        query = tl.load(q_head + f, mask=f < F, other=0.0).to(tl.float32)
-        k0 = 1.0
-        k1 = scale
-        k2 = scale * scale
-        if HAS_COEFFICIENTS:
-            c = coefficients + sequence * c_batch + head * (TERM0 + TERM1 + TERM2)
-            if TERM0:
-                k0 = tl.load(c)
-            if TERM1:
-                k1 *= tl.load(c + TERM0)
-            if TERM2:
-                k2 *= tl.load(c + TERM0 + TERM1)
+        q_row = q + sequence * q_batch + head.to(tl.int64) * q_head
+        query = tl.load(q_row + f, mask=f < F, other=0.0).to(tl.float32)
+        mine = coefficients + sequence * c_batch
+        k0, k1, k2 = load_coefficients(mine, scale, 0, head, 0, HAS_COEFFICIENTS, TERM0, TERM1, TERM2)
         s = tl.sum(query * key, axis=0)
-        own = s * 0.0
-        if TERM0:
-            own += k0
-        if TERM1:
-            own += k1 * s
-        if TERM2:
-            own += k2 * s * s
+        own = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
         if NONNEGATIVE:
             own = tl.maximum(own, 0.0)
         if HAS_MASK:
@@ -106,8 +93,8 @@ def step_kernel(
             weight = tl.where(second == F, k1, weight)
             weight = tl.where(first == F, k0, weight)
             weight = tl.where(inside, weight, 0.0)
-            x = tl.load(q_head + first, mask=first < F, other=1.0).to(tl.float32)
-            y = tl.load(q_head + second, mask=second < F, other=1.0).to(tl.float32)
+            x = tl.load(q_row + first, mask=first < F, other=1.0).to(tl.float32)
+            y = tl.load(q_row + second, mask=second < F, other=1.0).to(tl.float32)
             features = weight * x * y
             at_feature = at_state * E + feature
             at_value = at_feature[:, None] * D + d[None, :]

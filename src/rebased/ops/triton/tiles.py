@@ -49,6 +49,65 @@ def head_offset(head, stride, ALIGN: tl.constexpr):
 
 
 @triton.jit
+def place_queries(
+    q,
+    order,
+    positions,
+    batch,
+    head,
+    start,
+    end,
+    num_queries,
+    num_heads,
+    q_batch,
+    q_time,
+    q_head,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    GATHERED: tl.constexpr,
+):
+    """Of a tile of queries: where q and the outputs begin, rows counted from there, which are real, their positions."""
+    index = start + tl.arange(0, ROWS)
+    real = index < end
+    q += batch * q_batch + head_offset(head, q_head, ALIGN)
+    at_query = batch * num_queries * num_heads + head
+    if GATHERED:
+        row = tl.load(order + index, mask=real, other=0).to(tl.int64)
+        position = tl.load(positions + index, mask=real, other=-1)
+    else:
+        row = tl.arange(0, ROWS)
+        position = index
+        q += start.to(tl.int64) * q_time
+        at_query += start.to(tl.int64) * num_heads
+    return q, at_query, row, real, position
+
+
+@triton.jit
+def load_keys(
+    k,
+    v,
+    key_mask,
+    key,
+    visible,
+    k_time,
+    v_time,
+    F: tl.constexpr,
+    FP: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    OPERAND: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    ALL_VISIBLE: tl.constexpr,
+):
+    """Keys and values, and which are to be seen once the mask is heeded."""
+    if HAS_MASK:
+        visible = visible & (tl.load(key_mask + key, mask=visible, other=0) != 0)
+    keys = load_rows(k, key, visible, k_time, F, FP, OPERAND, ALL_VISIBLE and not HAS_MASK)
+    values = load_rows(v, key, visible, v_time, D, DP, OPERAND, ALL_VISIBLE and not HAS_MASK)
+    return keys, values, visible
+
+
+@triton.jit
 def load_rows(
     pointers,
     rows,
@@ -175,15 +234,28 @@ def similarity(s, k0, k1, k2, TERM0: tl.constexpr, TERM1: tl.constexpr, TERM2: t
 
 
 @triton.jit
-def slope(s, k1, k2, TERM1: tl.constexpr, TERM2: tl.constexpr):
-    """The derivative of `similarity`."""
-    if TERM2:
-        total = s * (2.0 * k2)
-        if TERM1:
-            total += k1
-    else:
-        total = s * 0.0 + k1 if TERM1 else s * 0.0
-    return total
+def similarity_and_slope(
+    s,
+    seen,
+    k0,
+    k1,
+    k2,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+    CLAMP: tl.constexpr,
+):
+    """`similarity` and its derivative, both zero where not ``seen``; s is zero there already."""
+    sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
+    slope = s * (2.0 * k2) if TERM2 else s * 0.0
+    if TERM1:
+        slope = tl.where(seen, slope + k1, 0.0)
+    if CLAMP:
+        slope = tl.where(sim < 0, 0.0, slope)
+        sim = tl.maximum(sim, 0.0)
+    if TERM0:
+        sim = tl.where(seen, sim, 0.0)
+    return sim, slope
 
 
 @triton.jit

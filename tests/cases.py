@@ -60,6 +60,22 @@ class Case:
             )
         return function(self.leaves["q"], self.leaves["k"], self.leaves["v"], self.kernel, **arguments, **extra)
 
+    def to(self, device: str, dtype: torch.dtype) -> "Case":
+        """The same with other leaves; a state's are float32 if not float64."""
+        state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        leaves = {
+            name: x.detach().to(device, state_dtype if name.startswith("state") else dtype).requires_grad_()
+            for name, x in self.leaves.items()
+        }
+        arguments = {
+            name: x.detach().to(device) if isinstance(x, Tensor | KernelState) else x
+            for name, x in self.arguments.items()
+        }
+        kernel = self.kernel
+        if "c0" in leaves:
+            kernel = type(kernel)(leaves["c0"], leaves["c1"], leaves["c2"])
+        return replace(self, kernel=kernel, leaves=leaves, arguments=arguments)
+
     def grad_floor(self, out: Tensor) -> float:
         """‖dL/dy‖·‖y‖ of the functional in `with_gradients`, whose weights have about unit norm."""
         return out.norm().item()

@@ -1,7 +1,5 @@
 """The chunked backend on a CUDA device: the same problems as on a CPU, and longer ones."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,22 +7,10 @@ from hypothesis import given, settings
 from cases import Case, cases
 from oracles import by_cumulative_sums, with_gradients
 from rebased.kernels import BASED, REBASED, Kernel
-from rebased.ops import KernelState, kernel_attention
+from rebased.ops import kernel_attention
 from tolerances import assert_close_in, assert_close_in_float64
 
 pytestmark = pytest.mark.gpu
-
-
-def on_gpu(case: Case) -> Case:
-    leaves = {name: x.detach().cuda().requires_grad_() for name, x in case.leaves.items()}
-    arguments = {
-        name: x.cuda() if isinstance(x, torch.Tensor) else x.detach().to("cuda") if isinstance(x, KernelState) else x
-        for name, x in case.arguments.items()
-    }
-    kernel = case.kernel
-    if "c0" in leaves:
-        kernel = type(kernel)(leaves["c0"], leaves["c1"], leaves["c2"])
-    return replace(case, kernel=kernel, leaves=leaves, arguments=arguments)
 
 
 def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
@@ -36,7 +22,7 @@ def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
 @settings(max_examples=150)
 def test_equals_the_reference_on_the_cpu(case: Case) -> None:
     expected = run(case, "reference")
-    actual = run(on_gpu(case), "chunked")
+    actual = run(case.to("cuda", torch.float64), "chunked")
     other = with_gradients(lambda: case.call(by_cumulative_sums), case.leaves)
     assert_close_in_float64(actual, expected, other, floor=case.grad_floor(expected["out"]))
 

@@ -11,30 +11,13 @@ from hypothesis import strategies as st
 from cases import Case, cases, make_kernel, random_state
 from oracles import by_cumulative_sums, with_gradients
 from rebased.kernels import BASED, REBASED, Kernel, Polynomial
-from rebased.ops import KernelState, initial_state, kernel_attention
+from rebased.ops import initial_state, kernel_attention
 from tolerances import assert_close_in, relative_rms
 from triton_tiles import interpretable  # noqa: F401
 
 POLYNOMIALS = ("rebased", "based", "learned", "learned per head", "linear")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NATIVE = torch.cuda.is_available()
-
-
-def cast(case: Case, dtype: torch.dtype, device: str) -> Case:
-    state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    leaves = {
-        name: x.detach().to(device, state_dtype if name.startswith("state") else dtype).requires_grad_()
-        for name, x in case.leaves.items()
-    }
-    arguments: dict[str, Any] = {}
-    for name, x in case.arguments.items():
-        if isinstance(x, KernelState):
-            x = x.detach().to(device)
-        arguments[name] = x.to(device) if isinstance(x, torch.Tensor) else x
-    kernel = case.kernel
-    if "c0" in leaves:
-        kernel = type(kernel)(leaves["c0"], leaves["c1"], leaves["c2"])
-    return replace(case, kernel=kernel, leaves=leaves, arguments=arguments)
 
 
 def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
@@ -44,17 +27,17 @@ def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
 
 def assert_matches_reference(case: Case, dtype: torch.dtype) -> None:
     """Within the dtype's bound, or near what rounding does to two other formulations of the same sums."""
-    rounded = cast(case, dtype, "cpu")
-    exact = cast(rounded, torch.float64, "cpu")
+    rounded = case.to("cpu", dtype)
+    exact = rounded.to("cpu", torch.float64)
     expected = run(exact, "reference")
     directly = run(rounded, "reference")
-    single = cast(rounded, torch.float32, "cpu")
+    single = rounded.to("cpu", torch.float32)
     through_sums = with_gradients(lambda: single.call(by_cumulative_sums), single.leaves)
     baseline = {
         name: max((directly[name], through_sums[name]), key=lambda x: relative_rms(x, want))
         for name, want in expected.items()
     }
-    actual = run(cast(case, dtype, DEVICE), "triton")
+    actual = run(case.to(DEVICE, dtype), "triton")
     assert_close_in(dtype, actual, expected, baseline, floor=case.grad_floor(expected["out"]))
 
 

@@ -27,13 +27,12 @@ _LOGGER = logging.getLogger(__name__)
 def choose_backend(backend: str, q: Tensor, kernel: Kernel) -> str:
     """The backend to use; ValueError if the one asked for cannot do it."""
     check_name(backend, BACKENDS)
-    reason = _no_triton_for(q, kernel)
     if backend == "triton":
-        require_triton(reason or no_triton_on("q", q.device), instead="chunked")
+        require_triton(_no_triton_for(q, kernel) or no_triton_on("q", q.device), instead="chunked")
     if backend != "auto":
         return backend
     choice = "chunked"
-    if q.is_cuda and reason is None:
+    if q.is_cuda and _no_triton_for(q, kernel) is None:
         if not HAS_TRITON:
             _warn_once()
         elif no_triton_on("q", q.device) is None:
@@ -84,19 +83,22 @@ def no_triton_on(name: str, device: torch.device) -> str | None:
 
 
 def _no_triton_for(q: Tensor, kernel: Kernel) -> str | None:
-    """Why they cannot compute this; ``None`` if they can."""
+    """Why they cannot compute this; ``None`` if they can.
+
+    Sizes and a kernel's numbers may be symbols while torch.compile traces this, and those cannot be put into words.
+    """
     if not isinstance(kernel, Polynomial):
-        return f"computes Polynomial kernels, not {kernel!r}"
+        return f"computes Polynomial kernels, not {type(kernel).__name__}"
     if q.dtype == torch.float64:
         return "computes in float32 and less, and q has dtype float64"
     if q.shape[-1] > MAX_TRITON_FEATURE_DIM:
-        return f"takes feature_dim up to {MAX_TRITON_FEATURE_DIM}, q has {q.shape[-1]}"
+        return f"takes feature_dim up to {MAX_TRITON_FEATURE_DIM}, and q has more"
     return None
 
 
 def _no_step_for(v: Tensor, state: KernelState, *, needs_grad: bool) -> str | None:
     if v.shape[-1] > MAX_STEP_HEAD_DIM:
-        return f"takes head_dim up to {MAX_STEP_HEAD_DIM}, v has {v.shape[-1]}"
+        return f"takes head_dim up to {MAX_STEP_HEAD_DIM}, and v has more"
     if needs_grad:
         return "has no gradient"
     if not all(x is None or x.is_contiguous() for x in state.tensors()):

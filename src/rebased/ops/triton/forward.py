@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from rebased.ops.triton.tiles import (
+    common_factor,
     dot_precisely,
     head_offset,
     load_coefficients,
@@ -120,6 +121,7 @@ def forward_kernel(
     k0, k1, k2 = load_coefficients(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
+    common, k2 = common_factor(k2, TERM0, TERM1)
     queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
     numerator = tl.zeros((ROWS, DP), tl.float32)
     denominator = tl.zeros((ROWS,), tl.float32)
@@ -228,13 +230,16 @@ def forward_kernel(
             numerator = tl.dot(sim.to(OPERAND), values, numerator, input_precision=PRECISION)
 
     if NORMALIZE:
+        denominator *= common
         divisor = denominator + eps
         if NONNEGATIVE:
             divisor = tl.where(denominator > 0, divisor, float("inf"))
         # One reciprocal a row instead of a division an element; that of a tiny divisor would overflow.
         lift = tl.where(tl.abs(divisor) < 2.0**-60, 2.0**60, 1.0)
-        numerator = numerator * lift[:, None] * (1.0 / (divisor * lift))[:, None]
+        numerator = numerator * lift[:, None] * (common / (divisor * lift))[:, None]
         if DROP:
             divisor = tl.where(dropped, -divisor, divisor)
         tl.store(normalizer + at_query + row * num_heads, divisor, mask=real)
+    else:
+        numerator *= common
     store_rows(out + at_query * D, row * num_heads, real, numerator, D, D, DP, EVEN)

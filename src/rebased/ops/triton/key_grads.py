@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from rebased.ops.triton.tiles import (
+    common_factor,
     contract,
     dot_precisely,
     head_offset,
@@ -13,7 +14,7 @@ from rebased.ops.triton.tiles import (
     locate,
     products,
     segment_of,
-    similarity_and_slope,
+    similarity_and_half_slope,
     store_rows,
 )
 
@@ -108,7 +109,7 @@ def key_grads_kernel(
         real = real & (tl.load(key_mask + batch * num_keys + start + key, mask=real, other=0) != 0)
     keys = load_rows(k, key, real, k_time, F, FP, OPERAND, EVEN and not HAS_MASK)
     values = load_rows(v, key, real, v_time, D, DP, OPERAND, EVEN and not HAS_MASK)
-    dkeys = tl.zeros((ROWS, FP), tl.float32)
+    dkeys = tl.zeros((ROWS, FP), tl.float32)  # half of them, until the end
     dvalues = tl.zeros((ROWS, DP), tl.float32)
     i = tl.arange(0, FP)
     d = tl.arange(0, DP)
@@ -139,17 +140,18 @@ def key_grads_kernel(
             square = tl.load(suffix_moments + i[:, None] * FP + i[None, :])
             if SEGMENTED:
                 square += tl.load(after_moments + i[:, None] * FP + i[None, :])
-            dkeys = 2.0 * (dkeys + dot_precisely(keys, square, PRECISION))
+            dkeys += dot_precisely(keys, square, PRECISION)
         if TERM1:
             state = tl.load(suffix + (LINEAR + i)[:, None] * DP + d[None, :])
             dvalues = tl.dot(keys, state, dvalues, input_precision=PRECISION)
-            dkeys = tl.dot(values, tl.trans(state), dkeys, input_precision=PRECISION)
-            dkeys += tl.load(suffix_moments + LINEAR + i)[None, :]
+            linear = tl.dot(values, tl.trans(state), input_precision=PRECISION)
+            linear += tl.load(suffix_moments + LINEAR + i)[None, :]
             if SEGMENTED:
                 state = tl.load(after + (LINEAR + i)[:, None] * DP + d[None, :])
                 dvalues = tl.dot(keys, state, dvalues, input_precision=PRECISION)
-                dkeys = tl.dot(values, tl.trans(state), dkeys, input_precision=PRECISION)
-                dkeys += tl.load(after_moments + LINEAR + i)[None, :]
+                linear = tl.dot(values, tl.trans(state), linear, input_precision=PRECISION)
+                linear += tl.load(after_moments + LINEAR + i)[None, :]
+            dkeys += 0.5 * linear
         if TERM0:
             dvalues += tl.load(suffix + CONSTANT * DP + d).to(tl.float32)[None, :]
             if SEGMENTED:
@@ -191,6 +193,7 @@ def key_grads_kernel(
                 TERM1,
                 TERM2,
             )
+            common, k2 = common_factor(k2, TERM0, TERM1)
             at_output = query_row * num_heads
             queries = load_rows(q_tile, query_row, present, q_time, F, FP, OPERAND, EVEN)
             grads = load_rows(dout + at_query * D, at_output, present, D, D, DP, OPERAND, EVEN)
@@ -199,19 +202,22 @@ def key_grads_kernel(
                 seen = seen & real[:, None] & present[None, :]
             s = tl.where(seen, tl.dot(keys, tl.trans(queries), input_precision=PRECISION), 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            sim, slope = similarity_and_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
             if NORMALIZE:
                 divisor = tl.load(normalizer + at_query + at_output, mask=present, other=1.0)
                 weight = tl.load(dnormalizer + at_query + at_output, mask=present, other=0.0)
-                inverse = 1.0 / tl.abs(divisor) if DROP else 1.0 / divisor
+                inverse = common / (tl.abs(divisor) if DROP else divisor)
                 sim *= inverse[None, :]
-                dsim = dsim * inverse[None, :] + weight[None, :]
+                dsim = dsim * inverse[None, :] + (weight * common)[None, :]
+            else:
+                sim *= common
+                dsim *= common
             dvalues = tl.dot(sim.to(OPERAND), grads, dvalues, input_precision=PRECISION)
-            dkeys = tl.dot((dsim * slope).to(OPERAND), queries, dkeys, input_precision=PRECISION)
+            dkeys = tl.dot((dsim * half_slope).to(OPERAND), queries, dkeys, input_precision=PRECISION)
 
     if HAS_MASK:
         dkeys = tl.where(real[:, None], dkeys, 0.0)
         dvalues = tl.where(real[:, None], dvalues, 0.0)
     at_key = (batch * num_keys + start) * num_key_heads + key_head
-    store_rows(dk + at_key * F, key * num_key_heads, inside, dkeys, F, F, FP, EVEN)
+    store_rows(dk + at_key * F, key * num_key_heads, inside, dkeys * 2.0, F, F, FP, EVEN)
     store_rows(dv + at_key * D, key * num_key_heads, inside, dvalues, D, D, DP, EVEN)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from rebased.ops.triton.tiles import (
+    common_factor,
     contract,
     dot_precisely,
     head_offset,
@@ -20,7 +21,7 @@ from rebased.ops.triton.tiles import (
     locate,
     place_queries,
     segment_of,
-    similarity_and_slope,
+    similarity_and_half_slope,
     store_rows,
 )
 
@@ -129,6 +130,7 @@ def query_grads_kernel(
     k0, k1, k2 = load_coefficients(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
+    common, k2 = common_factor(k2, TERM0, TERM1)
     d = tl.arange(0, DP)
     i = tl.arange(0, FP)
     queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
@@ -147,7 +149,7 @@ def query_grads_kernel(
         outputs = load_rows(out + at_query * D, at_output, real, D, D, DP, tl.float32, EVEN)
         estimate = -tl.sum(grads.to(tl.float32) * outputs, axis=1) * inverse
 
-    # Sums over keys of: sim · dout·v (``weighed``), its gradient given the estimate (``direct``), that of the
+    # Sums over keys of: sim · dout·v (``weighed``), half its gradient given the estimate (``direct``), half that of the
     # normaliser (``through``). For the coefficients: of s^d · dout·v, and of s^d.
     weighed = tl.zeros((ROWS,), tl.float32)
     direct = tl.zeros((ROWS, FP), tl.float32)
@@ -183,14 +185,14 @@ def query_grads_kernel(
             half *= keep[:, None]
             share2 = tl.sum(half * precise, axis=1)
             weighed += share2 * k2
-            direct += half * (inverse * 2.0 * k2)[:, None]
+            direct += half * (inverse * k2)[:, None]
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
                 if SEGMENTED:
                     square += tl.load(before_moments + i[:, None] * FP + i[None, :])
                 half = dot_precisely(queries, square, PRECISION) * keep[:, None]
                 sum2 = tl.sum(half * precise, axis=1)
-                through += half * (2.0 * k2)
+                through += half * k2
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
             linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
@@ -200,14 +202,14 @@ def query_grads_kernel(
             linear *= keep[:, None]
             share1 = tl.sum(linear * precise, axis=1)
             weighed += share1 * k1
-            direct += linear * (inverse * k1)[:, None]
+            direct += linear * (inverse * (0.5 * k1))[:, None]
             if NORMALIZE:
                 moment = tl.load(prefix_moments + LINEAR + i)
                 if SEGMENTED:
                     moment += tl.load(before_moments + LINEAR + i)
                 linear = moment[None, :] * keep[:, None]
                 sum1 = tl.sum(linear * precise, axis=1)
-                through += linear * k1
+                through += linear * (0.5 * k1)
         if TERM0:
             constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
             moment = tl.load(prefix_moments + CONSTANT)
@@ -238,7 +240,7 @@ def query_grads_kernel(
                 seen = seen & visible[None, :]
             s = tl.where(seen, tl.dot(queries, tl.trans(keys), input_precision=PRECISION), 0.0)
             dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-            sim, slope = similarity_and_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
             if COEFFICIENT_GRADS:
                 if TERM0:
                     share0 += tl.sum(tl.where(seen, dsim, 0.0), axis=1)
@@ -251,17 +253,17 @@ def query_grads_kernel(
                     sum2 += tl.sum(s * s, axis=1)
             if NORMALIZE:
                 weighed += tl.sum(sim * dsim, axis=1)
-                through = tl.dot(slope.to(OPERAND), keys, through, input_precision=PRECISION)
-            ds = (dsim * inverse[:, None] + estimate[:, None]) * slope
+                through = tl.dot(half_slope.to(OPERAND), keys, through, input_precision=PRECISION)
+            ds = (dsim * inverse[:, None] + estimate[:, None]) * half_slope
             direct = tl.dot(ds.to(OPERAND), keys, direct, input_precision=PRECISION)
 
     exact = estimate
     if NORMALIZE:
-        exact = -weighed * inverse * inverse
+        exact = -weighed * common * inverse * inverse
         direct += through * (exact - estimate)[:, None]
         tl.store(dnormalizer + at_query + at_output, exact, mask=real)
         tl.store(factors + at_query + at_output, inverse * keep, mask=real)
-    store_rows(dq + at_query * F, at_output, real, direct, F, F, FP, EVEN)
+    store_rows(dq + at_query * F, at_output, real, direct * (2.0 * common), F, F, FP, EVEN)
     if COEFFICIENT_GRADS:
         to = dcoefficients + (tile.to(tl.int64) * num_heads + head) * (TERM0 + TERM1 + TERM2)
         if TERM0:

@@ -220,6 +220,16 @@ def load_coefficients(
 
 
 @triton.jit
+def common_factor(k2, TERM0: tl.constexpr, TERM1: tl.constexpr):
+    """(k2, 1) or (1, k2): where there is only a square, sums are multiplied with k2 at their end, not term by term."""
+    common = 1.0
+    if not (TERM0 or TERM1):
+        common = k2
+        k2 = 1.0
+    return common, k2
+
+
+@triton.jit
 def similarity(s, k0, k1, k2, TERM0: tl.constexpr, TERM1: tl.constexpr, TERM2: tl.constexpr):
     """k0 + k1·s + k2·s², of the terms there are."""
     if TERM2:
@@ -234,7 +244,7 @@ def similarity(s, k0, k1, k2, TERM0: tl.constexpr, TERM1: tl.constexpr, TERM2: t
 
 
 @triton.jit
-def similarity_and_slope(
+def similarity_and_half_slope(
     s,
     seen,
     k0,
@@ -245,17 +255,17 @@ def similarity_and_slope(
     TERM2: tl.constexpr,
     CLAMP: tl.constexpr,
 ):
-    """`similarity` and its derivative, both zero where not ``seen``; s is zero there already."""
+    """`similarity` and half its derivative, both zero where not ``seen``; s is zero there already."""
     sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
-    slope = s * (2.0 * k2) if TERM2 else s * 0.0
+    half_slope = s * k2 if TERM2 else s * 0.0
     if TERM1:
-        slope = tl.where(seen, slope + k1, 0.0)
+        half_slope = tl.where(seen, half_slope + 0.5 * k1, 0.0)
     if CLAMP:
-        slope = tl.where(sim < 0, 0.0, slope)
+        half_slope = tl.where(sim < 0, 0.0, half_slope)
         sim = tl.maximum(sim, 0.0)
     if TERM0:
         sim = tl.where(seen, sim, 0.0)
-    return sim, slope
+    return sim, half_slope
 
 
 @triton.jit

@@ -4,14 +4,19 @@ import itertools
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rebased.monomials import monomials
 from rebased.ops.triton.layout import Layout
-from rebased.ops.triton.pieces import cut, even_chunks, gather_queries, packed_chunks, packed_pieces, segments_of_chunks
+from rebased.ops.triton.pieces import cut, even_chunks, gather_queries, packed_chunks, packed_pieces
+from rebased.ops.triton.tiles import locate, slot_of
 
 lengths = st.lists(st.integers(0, 20), min_size=1, max_size=6)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def borders_of(counts: list[int]) -> torch.Tensor:
@@ -22,7 +27,7 @@ def borders_of(counts: list[int]) -> torch.Tensor:
 def test_pieces_cover_every_row_once(counts: list[int], length: int) -> None:
     borders = borders_of(counts)
     total = sum(counts)
-    owner, start, end, first_piece = cut(borders, length, total // length + len(counts))
+    owner, start, end = cut(borders, length, total // length + len(counts))
     expected = [
         (n, a, min(a + length, b))
         for n, (a0, b) in enumerate(itertools.pairwise(borders.tolist()))
@@ -30,7 +35,6 @@ def test_pieces_cover_every_row_once(counts: list[int], length: int) -> None:
     ]
     found = [(n, a, b) for n, a, b in zip(owner.tolist(), start.tolist(), end.tolist(), strict=True) if b > a]
     assert found == expected
-    assert first_piece.tolist() == [sum(n < m for n, _, _ in expected) for m in range(len(counts) + 1)]
 
 
 @given(counts=lengths, chunk=st.sampled_from([4, 8]), factor=st.sampled_from([0.5, 1, 2]))
@@ -38,25 +42,45 @@ def test_packed_pieces_know_their_chunk(counts: list[int], chunk: int, factor: f
     borders = borders_of(counts)
     pieces = packed_pieces(borders, sum(counts), int(chunk * factor), chunk)
     chunks = [(n, a) for n, (a0, b) in enumerate(itertools.pairwise(borders.tolist())) for a in range(a0, b, chunk)]
-    for sequence, start, end, index, chunk_start, sequence_end in pieces.table.tolist():
+    for sequence, start, end, index, chunk_start, sequence_start, sequence_end in pieces.table.tolist():
         if end == start:
             continue
         assert chunks[index] == (sequence, chunk_start)
         assert chunk_start <= start < chunk_start + chunk
-        assert sequence_end == borders[sequence + 1]
+        assert (sequence_start, sequence_end) == tuple(borders[sequence : sequence + 2].tolist())
 
 
-@given(counts=lengths)
-def test_chunks_know_their_segment(counts: list[int]) -> None:
-    chunk, segment = 2, 8
-    borders, total = borders_of(counts), sum(counts)
-    found = segments_of_chunks(borders, total, chunk, segment)
-    segments = packed_pieces(borders, total, segment, chunk).table.tolist()
-    for index, (sequence, start, end, *_) in enumerate(packed_pieces(borders, total, chunk, chunk).table.tolist()):
+@triton.jit
+def slots_kernel(out, table, num_tokens, LENGTH: tl.constexpr, AFTER: tl.constexpr, OWN_EDGES: tl.constexpr) -> None:
+    piece = tl.program_id(0)
+    sequence, start, end, chunk, _, sequence_start, sequence_end = locate(piece, table, 0, 0, LENGTH, LENGTH, True)
+    if end > start:
+        slot = slot_of(chunk, sequence, start, sequence_start, sequence_end, num_tokens, LENGTH, True, AFTER, OWN_EDGES)
+        tl.store(out + piece, slot)
+
+
+@given(counts=lengths, length=st.sampled_from([2, 4, 8]), after=st.booleans(), own_edges=st.booleans())
+def test_states_of_packed_sequences_do_not_share_a_slot(
+    counts: list[int], length: int, after: bool, own_edges: bool
+) -> None:
+    total = sum(counts)
+    pieces = packed_pieces(borders_of(counts).to(DEVICE), total, length, length)
+    out = torch.full((pieces.count,), -1, dtype=torch.int32, device=DEVICE)
+    slots_kernel[(pieces.count,)](out, pieces.table, total, LENGTH=length, AFTER=after, OWN_EDGES=own_edges)
+    inner, edges = [], []
+    for slot, (_, start, end, _, _, sequence_start, sequence_end) in zip(
+        out.tolist(), pieces.table.tolist(), strict=True
+    ):
         if end > start:
-            owner, first, last, *_ = segments[found[index]]
-            assert owner == sequence
-            assert first <= start < last
+            is_edge = end == sequence_end if after else start == sequence_start
+            (edges if is_edge else inner).append(slot)
+    assert len(set(inner)) == len(inner)
+    assert all(1 <= slot <= total // length for slot in inner)
+    if own_edges:
+        assert len(set(edges)) == len(edges)
+        assert all(0 < slot - total // length <= len(counts) for slot in edges)
+    else:
+        assert set(edges) <= {0}
 
 
 @given(
@@ -69,21 +93,21 @@ def test_gathered_queries_meet_their_chunk(counts: list[int], queries: list[floa
     if packed:
         chunks = packed_chunks(packed_pieces(borders_of(counts), total, chunk, chunk), total)
         at = torch.tensor([[int(x * total) for x in queries]], dtype=torch.int64)
-        ends = dict(enumerate(borders_of(counts).tolist()[1:]))
+        limits = dict(enumerate(itertools.pairwise(borders_of(counts).tolist())))
     else:
         chunks = even_chunks(2, total, chunk, torch.device("cpu"))
         at = torch.tensor([[int(x * total) for x in queries]] * 2, dtype=torch.int64).reshape(2, -1)
-        ends = {0: total, 1: total}
+        limits = {0: (0, total), 1: (0, total)}
     gathered = gather_queries(at, chunks)
     pieces = gathered.pieces(2)
     seen = []
-    for sequence, start, end, _, chunk_start, sequence_end in pieces.table.tolist():
+    for sequence, start, end, _, chunk_start, sequence_start, sequence_end in pieces.table.tolist():
         for index in range(start, end):
             position, order = gathered.positions[index].item(), gathered.order[index].item()
             row = 0 if packed else sequence
             assert at[row, order] == position
             assert chunk_start <= position < min(chunk_start + chunk, sequence_end)
-            assert sequence_end == ends[sequence]
+            assert (sequence_start, sequence_end) == limits[sequence]
             seen.append((row, order))
     assert sorted(seen) == [(b, p) for b in range(at.shape[0]) for p in range(at.shape[1])]
 

@@ -20,7 +20,6 @@ from rebased.ops.triton.pieces import (
     gather_queries,
     packed_chunks,
     packed_pieces,
-    segments_of_chunks,
     whole_sequences,
 )
 from rebased.ops.triton.plan import Plan, plan_of
@@ -35,17 +34,19 @@ Sums = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class States:
-    """Sums over what comes before (after) each chunk, or over whole sequences. Values have the operands' dtype."""
+    """Sums over what comes before (after) each chunk, or over whole sequences. Values have the operands' dtype.
+
+    `rebased.ops.triton.tiles.slot_of` says where each is kept.
+    """
 
     values: Tensor
     moments: Tensor
     before: Sums | None = None
     """Where sequences are cut into segments, the above is within the segment, and this what comes before it."""
 
-    def tensors(self, chunk_segments: Tensor | None) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
         """As kernels take them; what is missing is not read, but something must be passed."""
-        before = self.before or (self.values, self.moments)
-        return [self.values, self.moments, *before, _or(chunk_segments, self.moments)]
+        return [self.values, self.moments, *(self.before or (self.values, self.moments))]
 
 
 @dataclass(frozen=True)
@@ -178,14 +179,6 @@ class _Call:
         lengths = [self.a.q.shape[1], self.a.k.shape[1]]
         return [*self.plan.strides, *lengths, pieces.per_row, self.plan.segments_per_row, num_heads]
 
-    def state_tensors(self, states: States | None, values: Tensor, moments: Tensor) -> list[Tensor]:
-        """What kernels read of the states; ``values`` and ``moments`` stand in for missing ones."""
-        chunk_segments = None
-        if states is not None and states.before is not None and self.a.cu_seqlens is not None:
-            chunk, segment = self.plan.tuning.chunk, self.plan.segment(self.a.k.shape[1])
-            chunk_segments = segments_of_chunks(self.a.cu_seqlens, self.a.k.shape[1], chunk, segment)
-        return (states or States(values, moments)).tensors(chunk_segments)
-
 
 def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     a, plan = call.a, call.plan
@@ -194,7 +187,7 @@ def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor 
     new_normalizer = a.q.new_empty if a.normalize else a.q.new_ones
     normalizer = new_normalizer(a.q.shape[:3], dtype=torch.float32)
     pieces = call.query_pieces(plan.tuning.forward.rows)
-    plan.forward(has_state=prefix is not None)(
+    plan.forward(has_state=prefix is not None, has_initial=a.state_values is not None)(
         pieces.count * plan.num_heads,
         [
             a.q,
@@ -204,7 +197,7 @@ def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor 
             normalizer,
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *call.state_tensors(prefix, out, normalizer),
+            *(prefix or States(out, normalizer)).tensors(),
             _or(pieces.table, a.q),
             *call.query_order(),
         ],
@@ -219,7 +212,7 @@ def _backward(
 ) -> Grads:
     dq, weights, factors, dcoefficients = _query_grads(call, out, normalizer, dout, coefficients=coefficients)
     suffix, total = _query_states(call, factors, dout, weights, dsums)
-    dk, dv = _key_grads(call, normalizer, dout, weights, suffix)
+    dk, dv = _key_grads(call, normalizer, dout, weights, suffix, has_initial=dsums is not None)
     dstate = None
     if total is not None:
         dstate = call.plan.layout.to_square_transposed(_with_moments(call.plan, total))
@@ -238,7 +231,10 @@ def _query_grads(
     partial = None
     if coefficients:
         partial = a.q.new_zeros(pieces.count, plan.num_heads, len(a.degrees), dtype=torch.float32)
-    plan.query_grads(has_state=prefix is not None, coefficients=coefficients)(
+    launch = plan.query_grads(
+        has_state=prefix is not None, has_initial=a.state_values is not None, coefficients=coefficients
+    )
+    launch(
         pieces.count * plan.num_heads,
         [
             a.q,
@@ -253,7 +249,7 @@ def _query_grads(
             _or(partial, weights),
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *call.state_tensors(prefix, out, normalizer),
+            *(prefix or States(out, normalizer)).tensors(),
             _or(pieces.table, a.q),
             *call.query_order(),
         ],
@@ -264,13 +260,13 @@ def _query_grads(
 
 
 def _key_grads(
-    call: _Call, normalizer: Tensor, dout: Tensor, weights: Tensor, suffix: States | None
+    call: _Call, normalizer: Tensor, dout: Tensor, weights: Tensor, suffix: States | None, *, has_initial: bool
 ) -> tuple[Tensor, Tensor]:
     a, plan = call.a, call.plan
     pieces = call.key_pieces(plan.tuning.key_grads.rows)
     dk = torch.empty_like(a.k, dtype=call.grad_dtype, memory_format=torch.contiguous_format)
     dv = torch.empty_like(a.v, memory_format=torch.contiguous_format)
-    plan.key_grads(has_state=suffix is not None)(
+    plan.key_grads(has_state=suffix is not None, has_initial=has_initial)(
         pieces.count * plan.num_key_heads,
         [
             a.q,
@@ -283,7 +279,7 @@ def _key_grads(
             dv,
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *call.state_tensors(suffix, dv, normalizer),
+            *(suffix or States(dv, normalizer)).tensors(),
             _or(pieces.table, a.q),
             *call.query_order(),
             a.q if call.gathered is None else call.gathered.borders,
@@ -345,17 +341,23 @@ def _states(
     segments = call.segments(segment, of_queries=of_queries)
     has_several = row_length > segment
     write_prefix = need_prefix and a.causal
-    write_total = has_several or need_total or not write_prefix
-    partial = x.new_empty(0, dtype=torch.float32)
-    if write_total:
-        partial = x.new_empty(segments.count, plan.num_key_heads, plan.width, dtype=torch.float32)
-    prefix = partial, partial
+    write_total = need_total or not write_prefix
+    num_segments = 0
+    if has_several:
+        num_segments = segments.count if segments.table is None else row_length // segment + 1
+    num_sums = num_segments + (a.num_sequences if write_total else 0)
+    sums = x.new_empty(num_sums, plan.num_key_heads, plan.width, dtype=torch.float32)
+    total = sums[num_segments:] if write_total else None
+    if total is not None and segments.table is not None:
+        total.zero_()  # of a sequence without tokens nothing else is written
+    prefix = sums, sums
     if write_prefix:
-        prefix = _new_sums(plan, x, plan.num_chunks)
+        prefix = _new_sums(plan, x, plan.num_slots(plan.tuning.chunk, own_edges=initial is not None))
     walk = plan.states(
         v_head=v.stride(2),
         of_queries=of_queries,
         has_initial=initial is not None,
+        write_sums=has_several or write_total,
         write_total=write_total,
         write_prefix=write_prefix,
     )
@@ -365,24 +367,32 @@ def _states(
             x,
             v,
             _or(a.key_mask, x),
-            _or(factors, partial),
-            _or(weights, partial),
-            _or(a.coefficients, partial),
+            _or(factors, sums),
+            _or(weights, sums),
+            _or(a.coefficients, sums),
             x if gathered is None else gathered.order,
             x if gathered is None else gathered.borders,
             _or(segments.table, x),
-            *(initial or (partial, partial)),
-            partial,
+            *(initial or (sums, sums)),
+            sums,
             *prefix,
         ],
-        [*x.stride()[:3], *v.stride()[:3], x.shape[1], row_length, segments.per_row, plan.num_key_heads],
+        [*x.stride()[:3], *v.stride()[:3], x.shape[1], row_length, segments.per_row, num_segments, plan.num_key_heads],
         [a.scale],
     )
-    total = before = None
-    if write_total:
-        if has_several and write_prefix:
-            before = _new_sums(plan, x, segments.count)
-        total = _sum_segments(call, partial, segments, before, of_queries=of_queries)
+    before = None
+    if has_several:
+        if write_prefix:
+            before = _new_sums(plan, x, plan.num_slots(segment, own_edges=False))
+        scan = plan.segment_scan(
+            row_length=row_length, reverse=of_queries, write_total=write_total, write_before=before is not None
+        )
+        scan(
+            a.num_sequences * plan.num_key_heads * plan.scan_blocks,
+            [sums, *(before or (sums, sums)), _or(segments.borders, sums)],
+            [segments.per_row, num_segments, plan.num_key_heads],
+            [],
+        )
     states = None
     if need_prefix and a.causal:
         states = States(*prefix, before)
@@ -395,23 +405,6 @@ def _states(
 def _new_sums(plan: Plan, like: Tensor, count: int) -> Sums:
     shape = (count, plan.num_key_heads, plan.layout.num_rows)
     return like.new_empty(*shape, plan.head_dim, dtype=plan.operand), like.new_empty(shape, dtype=torch.float32)
-
-
-def _sum_segments(call: _Call, partial: Tensor, segments: Pieces, before: Sums | None, *, of_queries: bool) -> Tensor:
-    """Over all segments; and ``before`` each one, which is written."""
-    a, plan = call.a, call.plan
-    if segments.table is None and segments.per_row == 1 and before is None:
-        return partial
-    total = partial.new_empty(a.num_sequences, plan.num_key_heads, plan.width)
-    row_length = plan.segmented_length(of_queries=of_queries)
-    scan = plan.segment_scan(row_length=row_length, reverse=of_queries, write_before=before is not None)
-    scan(
-        a.num_sequences * plan.num_key_heads * plan.scan_blocks,
-        [partial, total, *(before or (partial, partial)), _or(segments.first_piece, partial)],
-        [segments.per_row, plan.num_key_heads],
-        [],
-    )
-    return total
 
 
 def _as_states(plan: Plan, total: Tensor, initial: Sums | None) -> States:

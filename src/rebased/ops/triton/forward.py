@@ -14,8 +14,8 @@ from rebased.ops.triton.tiles import (
     locate,
     place_queries,
     products,
-    segment_of,
     similarity,
+    state_slots,
     store_rows,
 )
 
@@ -33,7 +33,6 @@ def forward_kernel(
     prefix_moments,
     before,
     before_moments,
-    chunk_segments,
     table,
     order,
     positions,
@@ -76,6 +75,7 @@ def forward_kernel(
     GATHERED: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
+    HAS_INITIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
@@ -89,13 +89,11 @@ def forward_kernel(
     """One program: one tile of queries of one head. Of the normaliser, the sign says that the state was dropped."""
     head = tl.program_id(0) % num_heads  # neighbours in memory are neighbours in time
     tile = tl.program_id(0) // num_heads
-    sequence, start, end, chunk, chunk_start, sequence_end = locate(
+    sequence, start, end, chunk, chunk_start, sequence_start, sequence_end = locate(
         tile, table, num_queries, tiles_per_row, ROWS, CHUNK, TABLE
     )
     if end <= start:
         return
-    if not CAUSAL:
-        chunk = sequence
     batch = sequence.to(tl.int64)
     if PACKED:
         batch *= 0
@@ -133,12 +131,26 @@ def forward_kernel(
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
         i = tl.arange(0, FP)
         d = tl.arange(0, DP)
-        prefix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
-        prefix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        slot, segment = state_slots(
+            chunk,
+            sequence,
+            chunk_start,
+            sequence_start,
+            sequence_end,
+            num_keys,
+            segments_per_row,
+            CHUNK,
+            SEGMENT,
+            PACKED,
+            CAUSAL,
+            False,
+            HAS_INITIAL,
+        )
+        prefix += (slot * num_key_heads + key_head) * (FEATURES * DP)
+        prefix_moments += (slot * num_key_heads + key_head) * FEATURES
         if SEGMENTED:
-            segment = segment_of(chunk, sequence, chunk_start, chunk_segments, segments_per_row, SEGMENT, PACKED)
-            before += (segment.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
-            before_moments += (segment.to(tl.int64) * num_key_heads + key_head) * FEATURES
+            before += (segment * num_key_heads + key_head) * (FEATURES * DP)
+            before_moments += (segment * num_key_heads + key_head) * FEATURES
         magnitude = tl.zeros((ROWS,), tl.float32)
         precise = queries.to(tl.float32)
         if TERM2:

@@ -13,8 +13,8 @@ from rebased.ops.triton.tiles import (
     load_rows,
     locate,
     products,
-    segment_of,
     similarity_and_half_slope,
+    state_slots,
     store_rows,
 )
 
@@ -35,7 +35,6 @@ def key_grads_kernel(
     suffix_moments,
     after,
     after_moments,
-    chunk_segments,
     table,
     order,
     positions,
@@ -78,6 +77,7 @@ def key_grads_kernel(
     GATHERED: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
+    HAS_INITIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
@@ -89,13 +89,11 @@ def key_grads_kernel(
     """One program: one tile of keys (ROWS) of one key head; its queries come COLUMNS at a time."""
     key_head = tl.program_id(0) % num_key_heads  # neighbours in memory are neighbours in time
     tile = tl.program_id(0) // num_key_heads
-    sequence, start, end, chunk, chunk_start, sequence_end = locate(
+    sequence, start, end, chunk, chunk_start, sequence_start, sequence_end = locate(
         tile, table, num_keys, tiles_per_row, ROWS, CHUNK, TABLE
     )
     if end <= start:
         return
-    if not CAUSAL:
-        chunk = sequence
     batch = sequence.to(tl.int64)
     if PACKED:
         batch *= 0
@@ -118,12 +116,26 @@ def key_grads_kernel(
         FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
         LINEAR: tl.constexpr = TERM2 * FP * FP
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
-        suffix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
-        suffix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        slot, segment = state_slots(
+            chunk,
+            sequence,
+            chunk_start,
+            sequence_start,
+            sequence_end,
+            num_keys,
+            segments_per_row,
+            CHUNK,
+            SEGMENT,
+            PACKED,
+            CAUSAL,
+            True,
+            HAS_INITIAL,
+        )
+        suffix += (slot * num_key_heads + key_head) * (FEATURES * DP)
+        suffix_moments += (slot * num_key_heads + key_head) * FEATURES
         if SEGMENTED:
-            segment = segment_of(chunk, sequence, chunk_start, chunk_segments, segments_per_row, SEGMENT, PACKED)
-            after += (segment.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
-            after_moments += (segment.to(tl.int64) * num_key_heads + key_head) * FEATURES
+            after += (segment * num_key_heads + key_head) * (FEATURES * DP)
+            after_moments += (segment * num_key_heads + key_head) * FEATURES
         if TERM2:
             for group in tl.static_range(FP // NUM_I):
                 some = load_columns(k, key, real, k_time, group * NUM_I, NUM_I, F, FP, OPERAND, EVEN and not HAS_MASK)

@@ -11,8 +11,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 
-def cut(borders: Int[Tensor, " N1"], length: int, max_pieces: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Owner, first and last row of each piece of at most ``length`` rows, and each owner's first piece (N + 1)."""
+def cut(borders: Int[Tensor, " N1"], length: int, max_pieces: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Owner, first and last row of each piece of at most ``length`` rows."""
     counts = (borders.diff() + length - 1) // length
     first_piece = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     index = torch.arange(max_pieces, device=borders.device)
@@ -20,7 +20,7 @@ def cut(borders: Int[Tensor, " N1"], length: int, max_pieces: int) -> tuple[Tens
     start = borders[owner] + (index - first_piece[owner]) * length
     end = torch.minimum(start + length, borders[owner + 1])
     is_piece = index < first_piece[-1]
-    return owner, start.where(is_piece, 0), end.where(is_piece, 0), first_piece
+    return owner, start.where(is_piece, 0), end.where(is_piece, 0)
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Pieces:
     count: int
     per_row: int
     """Where there is no table; else ``count``."""
-    table: Int[Tensor, "pieces 6"] | None
-    first_piece: Int[Tensor, " N1"] | None
-    """Of each sequence, where there is a table."""
+    table: Int[Tensor, "pieces 7"] | None
+    borders: Int[Tensor, " N1"] | None
+    """Of what the pieces were cut from, where there is a table."""
 
 
 def even_pieces(num_rows: int, row_length: int, length: int) -> Pieces:
@@ -45,22 +45,13 @@ def packed_pieces(borders: Int[Tensor, " N1"], num_tokens: int, length: int, chu
     """Of packed sequences; ``length`` is a multiple of ``chunk`` or a divisor of it."""
     num_sequences = borders.shape[0] - 1
     count = num_tokens // length + num_sequences
-    owner, start, end, first_piece = cut(borders, length, count)
+    owner, start, end = cut(borders, length, count)
     chunks = (borders.diff() + chunk - 1) // chunk
     first_chunk = chunks.cumsum(0) - chunks
     inside = start - borders[owner]
-    columns = [owner, start, end, first_chunk[owner] + inside // chunk, start - inside % chunk, borders[owner + 1]]
-    return Pieces(count, count, torch.stack(columns, dim=1).int(), first_piece.int())
-
-
-def segments_of_chunks(
-    borders: Int[Tensor, " N1"], num_tokens: int, chunk: int, segment: int
-) -> Int[Tensor, " chunks"]:
-    """The segment that each chunk of packed sequences lies in."""
-    owner, start, _, _ = cut(borders, chunk, num_tokens // chunk + borders.shape[0] - 1)
-    segments = (borders.diff() + segment - 1) // segment
-    first_segment = segments.cumsum(0) - segments
-    return (first_segment[owner] + (start - borders[owner]) // segment).int()
+    chunk_index, chunk_start = first_chunk[owner] + inside // chunk, start - inside % chunk
+    columns = [owner, start, end, chunk_index, chunk_start, borders[owner], borders[owner + 1]]
+    return Pieces(count, count, torch.stack(columns, dim=1).int(), borders)
 
 
 @dataclass(frozen=True)
@@ -72,19 +63,19 @@ class Gathered:
     positions: Int[Tensor, " BP"]
     borders: Int[Tensor, " chunks1"]
     """Which sorted queries belong to which chunk."""
-    chunks: Int[Tensor, "3 chunks"]
-    """Sequence, first position, and where the sequence ends."""
+    chunks: Int[Tensor, "4 chunks"]
+    """Sequence, first position, and where the sequence starts and ends."""
 
     def pieces(self, length: int) -> Pieces:
         """The queries of each chunk, at most ``length`` at a time."""
         count = self.order.numel() // length + self.chunks.shape[1]
-        owner, start, end, first_piece = cut(self.borders, length, count)
-        sequence, chunk_start, sequence_end = self.chunks[:, owner]
-        columns = [sequence, start, end, owner, chunk_start, sequence_end]
-        return Pieces(count, count, torch.stack(columns, dim=1).int(), first_piece.int())
+        owner, start, end = cut(self.borders, length, count)
+        sequence, chunk_start, sequence_start, sequence_end = self.chunks[:, owner]
+        columns = [sequence, start, end, owner, chunk_start, sequence_start, sequence_end]
+        return Pieces(count, count, torch.stack(columns, dim=1).int(), self.borders)
 
 
-def gather_queries(at: Int[Tensor, "B P"], chunks: Int[Tensor, "3 chunks"]) -> Gathered:
+def gather_queries(at: Int[Tensor, "B P"], chunks: Int[Tensor, "4 chunks"]) -> Gathered:
     """Sort queries into the chunks, which come in the order of batch rows and positions.
 
     Chunks that do not exist start beyond the last position.
@@ -97,20 +88,21 @@ def gather_queries(at: Int[Tensor, "B P"], chunks: Int[Tensor, "3 chunks"]) -> G
     return Gathered(order.flatten().int(), positions.flatten().int(), borders.int(), chunks)
 
 
-def even_chunks(num_rows: int, row_length: int, chunk: int, device: torch.device) -> Int[Tensor, "3 chunks"]:
-    """Sequence, first position and the sequence's end of each chunk, where all sequences have one length."""
+def even_chunks(num_rows: int, row_length: int, chunk: int, device: torch.device) -> Int[Tensor, "4 chunks"]:
+    """Sequence, first position and the sequence's borders of each chunk, where all sequences have one length."""
     starts = torch.arange(0, row_length, chunk, device=device)
     rows = torch.arange(num_rows, device=device).repeat_interleave(starts.numel())
-    return torch.stack([rows, starts.repeat(num_rows), torch.full_like(rows, row_length)])
+    return torch.stack([rows, starts.repeat(num_rows), torch.zeros_like(rows), torch.full_like(rows, row_length)])
 
 
-def packed_chunks(pieces: Pieces, num_tokens: int) -> Int[Tensor, "3 chunks"]:
+def packed_chunks(pieces: Pieces, num_tokens: int) -> Int[Tensor, "4 chunks"]:
     """The same of packed sequences, given their pieces of a chunk's length."""
     assert pieces.table is not None
-    sequence, start, end, _, _, sequence_end = pieces.table.long().unbind(dim=1)
-    return torch.stack([sequence, start.where(end > start, num_tokens), sequence_end])
+    sequence, start, end, _, _, sequence_start, sequence_end = pieces.table.long().unbind(dim=1)
+    return torch.stack([sequence, start.where(end > start, num_tokens), sequence_start, sequence_end])
 
 
-def whole_sequences(borders: Int[Tensor, " N1"]) -> Int[Tensor, "3 N"]:
+def whole_sequences(borders: Int[Tensor, " N1"]) -> Int[Tensor, "4 N"]:
     """The same where each packed sequence is one chunk."""
-    return torch.stack([torch.arange(borders.shape[0] - 1, device=borders.device), borders[:-1], borders[1:]])
+    index = torch.arange(borders.shape[0] - 1, device=borders.device)
+    return torch.stack([index, borders[:-1], borders[:-1], borders[1:]])

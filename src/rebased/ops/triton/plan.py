@@ -111,15 +111,12 @@ class Plan:
         """Whether queries are sorted by chunk; without causality they need be only where sequences are packed."""
         return self.s.has_positions and (self.s.causal or self.s.is_packed)
 
-    @cached_property
-    def num_chunks(self) -> int:
-        """Of all sequences together; for packed ones, at most. Without causality a sequence is one chunk."""
+    def num_slots(self, length: int, *, own_edges: bool) -> int:
+        """How many states before chunks or segments of this length there is room for, as `slot_of` numbers them."""
         B, T = self.s.k_shape[:2]
-        if not self.s.causal:
-            return self.s.num_sequences
         if self.s.is_packed:
-            return T // self.tuning.chunk + self.s.num_sequences
-        return B * triton.cdiv(T, self.tuning.chunk)
+            return T // length + 1 + (self.s.num_sequences if own_edges else 0)
+        return B * triton.cdiv(T, length)
 
     @cached_property
     def has_several_chunks(self) -> bool:
@@ -161,32 +158,45 @@ class Plan:
 
     # ---- The kernels, each with its constants ----
 
-    def forward(self, *, has_state: bool) -> Launcher:
+    def forward(self, *, has_state: bool, has_initial: bool) -> Launcher:
+        tile = self.tuning.forward
+
         def constants() -> dict[str, Any]:
-            return self._tile_constants(self.tuning.forward, self._queries_have_table, has_state=has_state) | {
+            return self._tile_constants(tile, self._queries_have_table, has_state, has_initial) | {
                 "NONNEGATIVE": self.s.nonnegative,
                 "ROUNDING": self._rounding,
             }
 
-        return self._launcher(("forward", has_state), forward_kernel, constants, self.tuning.forward)
+        return self._launcher(("forward", has_state, has_initial), forward_kernel, constants, tile)
 
-    def query_grads(self, *, has_state: bool, coefficients: bool) -> Launcher:
+    def query_grads(self, *, has_state: bool, has_initial: bool, coefficients: bool) -> Launcher:
+        tile = self.tuning.query_grads
+
         def constants() -> dict[str, Any]:
-            return self._tile_constants(self.tuning.query_grads, self._queries_have_table, has_state=has_state) | {
+            return self._tile_constants(tile, self._queries_have_table, has_state, has_initial) | {
                 "COEFFICIENT_GRADS": coefficients
             }
 
-        key = ("query_grads", has_state, coefficients)
-        return self._launcher(key, query_grads_kernel, constants, self.tuning.query_grads)
+        key = ("query_grads", has_state, has_initial, coefficients)
+        return self._launcher(key, query_grads_kernel, constants, tile)
 
-    def key_grads(self, *, has_state: bool) -> Launcher:
+    def key_grads(self, *, has_state: bool, has_initial: bool) -> Launcher:
+        tile = self.tuning.key_grads
+
         def constants() -> dict[str, Any]:
-            return self._tile_constants(self.tuning.key_grads, self.s.is_packed, has_state=has_state)
+            return self._tile_constants(tile, self.s.is_packed, has_state, has_initial)
 
-        return self._launcher(("key_grads", has_state), key_grads_kernel, constants, self.tuning.key_grads)
+        return self._launcher(("key_grads", has_state, has_initial), key_grads_kernel, constants, tile)
 
     def states(
-        self, *, v_head: int, of_queries: bool, has_initial: bool, write_total: bool, write_prefix: bool
+        self,
+        *,
+        v_head: int,
+        of_queries: bool,
+        has_initial: bool,
+        write_sums: bool,
+        write_total: bool,
+        write_prefix: bool,
     ) -> Launcher:
         s, tile, v_alignment = self.s, self.tuning.states, _alignment(v_head)
 
@@ -210,27 +220,33 @@ class Plan:
                 "HAS_COEFFICIENTS": s.has_coefficients,
                 "NORMALIZE": s.normalize,
                 "HAS_INITIAL": has_initial,
+                "WRITE_SUMS": write_sums,
                 "WRITE_TOTAL": write_total,
                 "WRITE_PREFIX": write_prefix,
             }
 
-        key = ("states", v_alignment, of_queries, has_initial, write_total, write_prefix)
+        key = ("states", v_alignment, of_queries, has_initial, write_sums, write_total, write_prefix)
         return self._launcher(key, states_kernel, constants, tile)
 
-    def segment_scan(self, *, row_length: int, reverse: bool, write_before: bool) -> Launcher:
+    def segment_scan(self, *, row_length: int, reverse: bool, write_total: bool, write_before: bool) -> Launcher:
+        segment = self.segment(row_length)
+
         def constants() -> dict[str, Any]:
-            most = triton.cdiv(row_length, self.segment(row_length))
+            most = triton.cdiv(row_length, segment)
             return {
                 "VALUES": self.layout.num_rows * self.head_dim,
                 "FEATURES": self.layout.num_rows,
                 "BLOCK": SCAN_BLOCK,
                 "SEGMENTS": min(32, triton.next_power_of_2(most)),
-                "TABLE": self.s.is_packed,
-                "REVERSE": reverse,
+                "SEGMENT": segment,
+                "PACKED": self.s.is_packed,
+                "REVERSE": int(reverse),
+                "WRITE_TOTAL": write_total,
                 "WRITE_BEFORE": write_before,
             }
 
-        return self._launcher(("scan", row_length, reverse, write_before), segment_scan_kernel, constants, None)
+        key = ("scan", row_length, reverse, write_total, write_before)
+        return self._launcher(key, segment_scan_kernel, constants, None)
 
     def _launcher(self, key: Any, kernel: Any, constants: Any, tile: Tile | None) -> Launcher:
         found = self._launchers.get(key)
@@ -261,7 +277,7 @@ class Plan:
             "PRECISION": self._precision,
         }
 
-    def _tile_constants(self, tile: Tile, has_table: bool, *, has_state: bool) -> dict[str, Any]:
+    def _tile_constants(self, tile: Tile, has_table: bool, has_state: bool, has_initial: bool) -> dict[str, Any]:
         """Of the kernels that work on tiles of queries or keys."""
         s = self.s
         drop = s.nonnegative and s.normalize
@@ -278,6 +294,7 @@ class Plan:
             "GATHERED": self.is_gathered,
             "CAUSAL": s.causal,
             "HAS_STATE": has_state,
+            "HAS_INITIAL": has_initial,
             "SEGMENT": self.segment(s.k_shape[1]),
             "SEGMENTED": has_state and self.is_segmented,
             "HAS_MASK": s.has_mask,

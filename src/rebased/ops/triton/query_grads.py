@@ -20,8 +20,8 @@ from rebased.ops.triton.tiles import (
     load_rows,
     locate,
     place_queries,
-    segment_of,
     similarity_and_half_slope,
+    state_slots,
     store_rows,
 )
 
@@ -44,7 +44,6 @@ def query_grads_kernel(
     prefix_moments,
     before,
     before_moments,
-    chunk_segments,
     table,
     order,
     positions,
@@ -86,6 +85,7 @@ def query_grads_kernel(
     GATHERED: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
+    HAS_INITIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
@@ -98,13 +98,11 @@ def query_grads_kernel(
     """One program: one tile of queries of one head."""
     head = tl.program_id(0) % num_heads  # neighbours in memory are neighbours in time
     tile = tl.program_id(0) // num_heads
-    sequence, start, end, chunk, chunk_start, sequence_end = locate(
+    sequence, start, end, chunk, chunk_start, sequence_start, sequence_end = locate(
         tile, table, num_queries, tiles_per_row, ROWS, CHUNK, TABLE
     )
     if end <= start:
         return
-    if not CAUSAL:
-        chunk = sequence
     batch = sequence.to(tl.int64)
     if PACKED:
         batch *= 0
@@ -165,12 +163,26 @@ def query_grads_kernel(
         FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
         LINEAR: tl.constexpr = TERM2 * FP * FP
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
-        prefix += (chunk.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
-        prefix_moments += (chunk.to(tl.int64) * num_key_heads + key_head) * FEATURES
+        slot, segment = state_slots(
+            chunk,
+            sequence,
+            chunk_start,
+            sequence_start,
+            sequence_end,
+            num_keys,
+            segments_per_row,
+            CHUNK,
+            SEGMENT,
+            PACKED,
+            CAUSAL,
+            False,
+            HAS_INITIAL,
+        )
+        prefix += (slot * num_key_heads + key_head) * (FEATURES * DP)
+        prefix_moments += (slot * num_key_heads + key_head) * FEATURES
         if SEGMENTED:
-            segment = segment_of(chunk, sequence, chunk_start, chunk_segments, segments_per_row, SEGMENT, PACKED)
-            before += (segment.to(tl.int64) * num_key_heads + key_head) * (FEATURES * DP)
-            before_moments += (segment.to(tl.int64) * num_key_heads + key_head) * FEATURES
+            before += (segment * num_key_heads + key_head) * (FEATURES * DP)
+            before_moments += (segment * num_key_heads + key_head) * FEATURES
         if TERM2:
             half = tl.zeros((ROWS, FP), tl.float32)
             for group in tl.static_range(FP // NUM_I):

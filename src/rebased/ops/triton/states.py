@@ -13,7 +13,7 @@ since heads that share it differ in their coefficients.
 import triton
 import triton.language as tl
 
-from rebased.ops.triton.tiles import head_offset, load_coefficients, load_columns, load_rows, locate, products
+from rebased.ops.triton.tiles import head_offset, load_coefficients, load_columns, load_rows, locate, products, slot_of
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def states_kernel(
     table,
     initial,
     initial_moments,
-    partial,
+    sums,
     prefix,
     prefix_moments,
     x_batch,
@@ -41,6 +41,7 @@ def states_kernel(
     num_rows,
     row_length,
     pieces_per_row,
+    num_segments,
     num_key_heads,
     scale,
     X_ALIGN: tl.constexpr,
@@ -69,24 +70,38 @@ def states_kernel(
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
+    WRITE_SUMS: tl.constexpr,
     WRITE_TOTAL: tl.constexpr,
     WRITE_PREFIX: tl.constexpr,
 ):
     """One program: one segment and key head, and NUM_I · FP features of degree two, or all that is of lower degree.
 
-    ``partial`` (segments, key heads, features · (DP + 1)) takes the sums over the segment (``WRITE_TOTAL``), ``prefix``
-    those over what comes before each chunk in its segment, plus ``initial``. Where queries are gathered,
-    ``row_borders`` says which of the sorted rows belong to which chunk (``BY_CHUNK``); else a segment's rows are a
-    range, of whole tiles if ``EVEN``.
+    ``sums`` (num_segments + sequences, key heads, features · (DP + 1)) takes the sums over the segment; those over
+    the last one of a sequence, which no other one needs, are kept behind the rest, and only for ``WRITE_TOTAL``.
+    ``prefix`` takes those over what comes before each chunk in its segment, plus ``initial``. Where queries are
+    gathered, ``row_borders`` says which of the sorted rows belong to which chunk, or sequence if not ``BY_CHUNK``;
+    else a segment's rows are a range, of whole tiles if ``EVEN``.
     """
     GROUPS: tl.constexpr = FP // NUM_I if TERM2 else 0
     FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
     group = tl.program_id(0) % (GROUPS + 1)
     head = tl.program_id(0) // (GROUPS + 1) % num_key_heads
     segment = tl.program_id(0) // (GROUPS + 1) // num_key_heads
-    sequence, start, end, chunk, _, _ = locate(segment, table, row_length, pieces_per_row, SEGMENT, CHUNK, TABLE)
+    sequence, start, end, chunk, _, sequence_start, sequence_end = locate(
+        segment, table, row_length, pieces_per_row, SEGMENT, CHUNK, TABLE
+    )
     if end <= start:
         return
+    segment_start = start
+    if GATHERED and not BY_CHUNK:
+        sequence_start = tl.load(row_borders + chunk)
+    if OF_QUERIES:
+        goes_on = start != sequence_start
+    else:
+        goes_on = end != sequence_end
+    if PACKED:
+        segment = start // SEGMENT  # those that go on start so far apart
+    segment = tl.where(goes_on, segment, num_segments + sequence)
     batch = sequence.to(tl.int64)
     if PACKED:
         batch *= 0
@@ -100,9 +115,7 @@ def states_kernel(
     at_head = batch * num_rows * (num_key_heads * GROUP) + head * GROUP
     factors += at_head
     weights += at_head
-    partial += (segment * num_key_heads + head).to(tl.int64) * (FEATURES * (DP + 1))
-    prefix += (chunk.to(tl.int64) * num_key_heads + head) * (FEATURES * DP)
-    prefix_moments += (chunk.to(tl.int64) * num_key_heads + head) * FEATURES
+    sums += (segment.to(tl.int64) * num_key_heads + head) * (FEATURES * (DP + 1))
     initial += (sequence.to(tl.int64) * num_key_heads + head) * (FEATURES * DP)
     initial_moments += (sequence.to(tl.int64) * num_key_heads + head) * FEATURES
     LINEAR: tl.constexpr = TERM2 * FP * FP
@@ -115,7 +128,6 @@ def states_kernel(
     at_square = i[:, None] * FP + i[None, :]
     at_linear = (LINEAR + i)[:, None] * DP + d[None, :]
     at_values = (group * (NUM_I * FP) + tl.arange(0, NUM_I * FP))[:, None] * DP + d[None, :]
-    moments = partial + FEATURES * DP
     for MOMENTS in tl.static_range(2):
         # The same walk in two versions, of which a program takes one.
         if MOMENTS:
@@ -143,8 +155,20 @@ def states_kernel(
                     else:
                         first = start + place * CHUNK
                         last = tl.minimum(first + CHUNK, end)
-                    to = prefix + place.to(tl.int64) * num_key_heads * (FEATURES * DP)
-                    to_moments = prefix_moments + place.to(tl.int64) * num_key_heads * FEATURES
+                    slot = slot_of(
+                        chunk + place,
+                        sequence,
+                        segment_start + place * CHUNK,
+                        sequence_start,
+                        sequence_end,
+                        row_length,
+                        CHUNK,
+                        PACKED,
+                        OF_QUERIES,
+                        HAS_INITIAL,
+                    ).to(tl.int64)
+                    to = prefix + (slot * num_key_heads + head) * (FEATURES * DP)
+                    to_moments = prefix_moments + (slot * num_key_heads + head) * FEATURES
                     if MOMENTS:
                         if TERM2:
                             y2 = square
@@ -250,38 +274,42 @@ def states_kernel(
                         features = products(some, every, ROWS, NUM_I, FP)
                         values = tl.dot(tl.trans(features), value, values, input_precision=PRECISION)
 
-            if WRITE_TOTAL:
-                if MOMENTS:
-                    if TERM2:
-                        tl.store(moments + at_square, square)
-                    if TERM1:
-                        tl.store(partial + at_linear, linear)
-                        tl.store(moments + LINEAR + i, linear_moment)
-                    if TERM0:
-                        tl.store(partial + CONSTANT * DP + d, constant)
-                        tl.store(moments + CONSTANT + one, constant_moment)
-                else:
-                    tl.store(partial + at_values, values)
+            if WRITE_SUMS:
+                moments = sums + FEATURES * DP
+                if goes_on | WRITE_TOTAL:
+                    if MOMENTS:
+                        if TERM2:
+                            tl.store(moments + at_square, square)
+                        if TERM1:
+                            tl.store(sums + at_linear, linear)
+                            tl.store(moments + LINEAR + i, linear_moment)
+                        if TERM0:
+                            tl.store(sums + CONSTANT * DP + d, constant)
+                            tl.store(moments + CONSTANT + one, constant_moment)
+                    else:
+                        tl.store(sums + at_values, values)
 
 
 @triton.jit
 def segment_scan_kernel(
-    partial,
-    total,
+    sums,
     before,
     before_moments,
-    first_segment,
+    borders,
     segments_per_row,
+    num_segments,
     num_key_heads,
     VALUES: tl.constexpr,
     FEATURES: tl.constexpr,
     BLOCK: tl.constexpr,
+    SEGMENT: tl.constexpr,
     SEGMENTS: tl.constexpr,
-    TABLE: tl.constexpr,
+    PACKED: tl.constexpr,
     REVERSE: tl.constexpr,
+    WRITE_TOTAL: tl.constexpr,
     WRITE_BEFORE: tl.constexpr,
 ):
-    """Sums over a sequence's segments: ``total`` of all of them, ``before`` of those before (after) each one.
+    """Sums over segments before each one (after, if ``REVERSE``); those over the last one become the sequence's total.
 
     SEGMENTS are loaded at a time: one after another they would wait for memory each time.
     """
@@ -292,28 +320,33 @@ def segment_scan_kernel(
     sequence = tl.program_id(0) // BLOCKS // num_key_heads
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
-    if TABLE:
-        first = tl.load(first_segment + sequence)
-        count = tl.load(first_segment + sequence + 1) - first
+    if PACKED:
+        start = tl.load(borders + sequence).to(tl.int32)
+        count = tl.cdiv(tl.load(borders + sequence + 1).to(tl.int32) - start, SEGMENT)
+        first = start // SEGMENT
     else:
-        first = sequence * segments_per_row
         count = segments_per_row
-    sums = tl.zeros((BLOCK,), tl.float32)
+        first = sequence * segments_per_row
+    so_far = tl.zeros((BLOCK,), tl.float32)
     for done in range(0, count, SEGMENTS):
+        # A step's own segment is not read: nothing of it may reach what comes before it.
         step = done + tl.arange(0, SEGMENTS)
-        segment = first + (count - 1 - step if REVERSE else step)
-        row = (segment.to(tl.int64) * num_key_heads + head)[:, None]
+        previous = first + (count - step if REVERSE else step - 1)
         mask = (step < count)[:, None] & inside[None, :]
-        more = tl.load(partial + row * WIDTH + column[None, :], mask=mask, other=0.0)
+        row = (previous.to(tl.int64) * num_key_heads + head)[:, None]
+        more = tl.load(sums + row * WIDTH + column[None, :], mask=mask & (step > 0)[:, None], other=0.0)
         if WRITE_BEFORE:
-            # Not the sum up to here less the last term: nothing of a segment may reach what comes before it.
-            neighbour = first + (count - step if REVERSE else step - 1)
-            at_neighbour = (neighbour.to(tl.int64) * num_key_heads + head)[:, None] * WIDTH + column[None, :]
-            last = tl.load(partial + at_neighbour, mask=mask & (step > done)[:, None], other=0.0)
-            earlier = sums[None, :] + tl.cumsum(last, axis=0)
+            earlier = so_far[None, :] + tl.cumsum(more, axis=0)
+            slot = first + (count - 1 - step if REVERSE else step)
+            if PACKED:
+                # As `slot_of` has it.
+                slot = tl.where(step > 0, slot + REVERSE, 0)
+            row = (slot.to(tl.int64) * num_key_heads + head)[:, None]
             is_value = (column < VALUES)[None, :]
             to = before + row * VALUES + column[None, :]
             tl.store(to, earlier.to(before.dtype.element_ty), mask=mask & is_value)
             tl.store(before_moments + row * FEATURES + (column - VALUES)[None, :], earlier, mask=mask & ~is_value)
-        sums += tl.sum(more, axis=0)
-    tl.store(total + (sequence.to(tl.int64) * num_key_heads + head) * WIDTH + column, sums, mask=inside)
+        so_far += tl.sum(more, axis=0)
+    if WRITE_TOTAL:
+        last = sums + ((num_segments + sequence).to(tl.int64) * num_key_heads + head) * WIDTH + column
+        tl.store(last, tl.load(last, mask=inside, other=0.0) + so_far, mask=inside)

@@ -7,7 +7,7 @@ score the kernel has; OPERAND is the dtype that matrix products take, sums are f
 import triton
 import triton.language as tl
 
-PIECE_COLUMNS = tl.constexpr(6)
+PIECE_COLUMNS = tl.constexpr(7)
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def locate(
     CHUNK: tl.constexpr,
     TABLE: tl.constexpr,
 ):
-    """The index-th piece: sequence, first and last row, its chunk, where that starts, where the sequence ends.
+    """The index-th piece: sequence, first and last row, its chunk, where that starts, the sequence's start and end.
 
     Without a table all sequences have one length and are cut evenly.
     """
@@ -31,15 +31,89 @@ def locate(
         end = tl.load(entry + 2)
         chunk = tl.load(entry + 3)
         chunk_start = tl.load(entry + 4)
-        sequence_end = tl.load(entry + 5)
+        sequence_start = tl.load(entry + 5)
+        sequence_end = tl.load(entry + 6)
     else:
         sequence = index // pieces_per_row
         start = index % pieces_per_row * LENGTH
         end = tl.minimum(start + LENGTH, row_length)
         chunk = sequence * tl.cdiv(row_length, CHUNK) + start // CHUNK
         chunk_start = start // CHUNK * CHUNK
+        sequence_start = 0
         sequence_end = row_length
-    return sequence, start, end, chunk, chunk_start, sequence_end
+    return sequence, start, end, chunk, chunk_start, sequence_start, sequence_end
+
+
+@triton.jit
+def slot_of(
+    index,
+    sequence,
+    start,
+    sequence_start,
+    sequence_end,
+    num_tokens,
+    LENGTH: tl.constexpr,
+    PACKED: tl.constexpr,
+    AFTER: tl.constexpr,
+    OWN_EDGES: tl.constexpr,
+):
+    """Where the sums before (after) the index-th chunk or segment, of LENGTH tokens, are kept.
+
+    Packed sequences may be many and short. Chunks that follow another one of their sequence start at least LENGTH
+    apart, however, and so do those that another one follows: start // LENGTH is theirs alone. All others share slot 0;
+    where a state was given, each sequence has its own, behind the rest (``OWN_EDGES``).
+    """
+    if PACKED:
+        if AFTER:
+            slot = start // LENGTH + 1
+            at_edge = start + LENGTH >= sequence_end
+        else:
+            slot = start // LENGTH
+            at_edge = start == sequence_start
+        if OWN_EDGES:
+            index = tl.where(at_edge, num_tokens // LENGTH + 1 + sequence, slot)
+        else:
+            index = tl.where(at_edge, 0, slot)
+    return index
+
+
+@triton.jit
+def state_slots(
+    chunk,
+    sequence,
+    chunk_start,
+    sequence_start,
+    sequence_end,
+    num_tokens,
+    segments_per_row,
+    CHUNK: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    PACKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    AFTER: tl.constexpr,
+    OWN_EDGES: tl.constexpr,
+):
+    """Of the sums before (after) a chunk: where those within its segment are kept, and those of other segments."""
+    if CAUSAL:
+        slot = slot_of(
+            chunk, sequence, chunk_start, sequence_start, sequence_end, num_tokens, CHUNK, PACKED, AFTER, OWN_EDGES
+        )
+    else:
+        slot = sequence
+    place = (chunk_start - sequence_start) // SEGMENT
+    segment = slot_of(
+        sequence * segments_per_row + place,
+        sequence,
+        sequence_start + place * SEGMENT,
+        sequence_start,
+        sequence_end,
+        num_tokens,
+        SEGMENT,
+        PACKED,
+        AFTER,
+        False,
+    )
+    return slot.to(tl.int64), segment.to(tl.int64)
 
 
 @triton.jit
@@ -266,21 +340,3 @@ def similarity_and_half_slope(
     if TERM0:
         sim = tl.where(seen, sim, 0.0)
     return sim, half_slope
-
-
-@triton.jit
-def segment_of(
-    chunk,
-    sequence,
-    chunk_start,
-    chunk_segments,
-    segments_per_row,
-    SEGMENT: tl.constexpr,
-    PACKED: tl.constexpr,
-):
-    """The segment that a chunk lies in."""
-    if PACKED:
-        segment = tl.load(chunk_segments + chunk)
-    else:
-        segment = sequence * segments_per_row + chunk_start // SEGMENT
-    return segment

@@ -17,6 +17,8 @@ import yaml
 
 import rebased
 import rebased.kernels
+import rebased.layers
+import rebased.models
 import rebased.ops
 
 ROOT = Path(__file__).parents[1]
@@ -136,8 +138,17 @@ def test_public_names() -> None:
     """A new name is a decision: it is made here."""
     assert rebased.__all__ == [
         "BASED",
+        "H3",
         "REBASED",
+        "RWKV",
+        "Attention",
+        "Based",
+        "Hyena",
+        "KernelAttention",
         "KernelState",
+        "Mamba",
+        "ReBased",
+        "ShortConv",
         "attention_matrix",
         "initial_state",
         "kernel_attention",
@@ -167,9 +178,35 @@ def test_public_names() -> None:
         "Power",
         "TermKernel",
     ]
+    assert rebased.layers.__all__ == [
+        "H3",
+        "KERNELS",
+        "MIXERS",
+        "RWKV",
+        "Attention",
+        "Based",
+        "Hyena",
+        "KernelAttention",
+        "Mamba",
+        "Mixer",
+        "MixerState",
+        "ReBased",
+        "ShortConv",
+    ]
+    assert rebased.models.__all__ == [
+        "PRESETS",
+        "STACKS",
+        "LanguageModel",
+        "LayerConfig",
+        "ModelConfig",
+        "ModelState",
+        "preset",
+    ]
 
 
-@pytest.mark.parametrize("module", [rebased, rebased.ops, rebased.kernels], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [rebased, rebased.ops, rebased.kernels, rebased.layers, rebased.models], ids=lambda module: module.__name__
+)
 def test_public_names_exist(module: object) -> None:
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
 

@@ -136,7 +136,7 @@ KEY_MASK = [
          key_mask=always(torch.ones(1, T, dtype=torch.bool))),
     *bad("key_mask with time", r"^key_mask has shape \(2, 1\); it must be \(2,\)", "step",
          key_mask=always(torch.ones(B, 1, dtype=torch.bool))),
-    *bad("key_mask on another device", "^key_mask is on meta, q on cpu",
+    *bad("key_mask on another device", "^key_mask is on meta, the inputs on cpu",
          key_mask=always(torch.ones(B, T, dtype=torch.bool, device="meta"))),
 ]  # fmt: skip
 

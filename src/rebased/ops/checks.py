@@ -90,6 +90,13 @@ def check_queries(q: Tensor, k: Tensor, at: Tensor | None) -> None:
         raise ValueError(f"at has shape {_shape(at)}; it must be {tuple(q.shape[:2])}, a position for each query")
 
 
+def check_positions(at: Tensor, batch_size: int, device: torch.device) -> None:
+    """Of outputs, where there is no query to go by."""
+    _check_integers("at", at, device)
+    if at.ndim != 2 or at.shape[0] != batch_size:
+        raise ValueError(f"at has shape {_shape(at)}; it must be ({batch_size}, P), positions for each sequence")
+
+
 def check_cu_seqlens(cu_seqlens: Tensor, batch_size: int, device: torch.device) -> None:
     _check_integers("cu_seqlens", cu_seqlens, device)
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] == 0:
@@ -158,7 +165,7 @@ def _check_tensor(name: str, x: Any, device: torch.device) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; it must be a tensor")
     if x.device != device:
-        raise ValueError(f"{name} is on {x.device}, q on {device}; all must be on one device")
+        raise ValueError(f"{name} is on {x.device}, the inputs on {device}; all must be on one device")
 
 
 def _check_integers(name: str, x: Any, device: torch.device) -> None:

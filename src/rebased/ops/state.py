@@ -1,6 +1,6 @@
 """The state of kernel attention: what a sequence leaves behind, of a size that does not depend on its length."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,13 @@ class KernelState:
     def reorder(self, index: Int[Tensor, " N"]) -> "KernelState":
         """The states of sequences ``index``, in that order and as often as named: what a beam search needs."""
         return self._map(lambda x: x.index_select(0, index))
+
+    @classmethod
+    def join(cls, states: Sequence["KernelState"]) -> "KernelState":
+        """The states of several batches as those of one."""
+        names = states[0]._tensors()
+        joined = {name: torch.cat([state._tensors()[name] for state in states]) for name in names}
+        return cls(kernel=states[0].kernel, **joined)
 
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file; needs ``pip install 'rebased[safetensors]'``."""

@@ -1,0 +1,125 @@
+"""A bench of the mixers: what is asked, and what was found, in memory and as JSON."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rebased.bench import checks
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.config import PASSES
+from rebased.bench.environment import Environment
+from rebased.bench.files import read_record, write_json
+from rebased.bench.timing import Timing
+from rebased.layers import MIXERS
+
+__all__ = ["MixerBenchConfig", "MixerBenchResult", "MixerMeasurement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerBenchConfig:
+    """Layers side by side, with their own defaults, at every length. Checked on construction."""
+
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    dtype: str = "float32"
+    """Of weights and inputs."""
+    mixers: tuple[str, ...] = ("rebased", "based", "attention", "rwkv", "mamba")
+    """Names of `rebased.layers.MIXERS`; the others are compared with the first."""
+    lengths: tuple[int, ...] = (512, 2048)
+    """Tokens per sequence."""
+    batch_size: int = 4
+    d_model: int = 64
+    passes: str = "both"
+    """"forward", or "both": forward and backward in one call."""
+    threads: int | None = None
+    """Threads of one CPU operator; None leaves torch's setting."""
+    min_repetitions: int = 5
+    """Calls timed at least."""
+    min_seconds: float = 0.2
+    """Seconds timed at least."""
+    seed: int = 0
+    """Of weights and inputs."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, naming the field, for a value outside its domain."""
+        checks.check_choice("device", self.device, DEVICES)
+        checks.check_choice("dtype", self.dtype, DTYPES)
+        checks.check_choices("mixers", self.mixers, tuple(MIXERS))
+        checks.check_choice("passes", self.passes, PASSES)
+        checks.check_lengths("lengths", self.lengths)
+        for name in ("batch_size", "d_model", "threads", "min_repetitions"):
+            checks.check_positive(name, getattr(self, name))
+        checks.check_duration("min_seconds", self.min_seconds)
+
+    def check_machine(self) -> None:
+        """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
+        checks.check_machine(self.device, self.threads)
+
+    @property
+    def torch_device(self) -> torch.device:
+        """``device`` as torch knows it."""
+        return torch.device(self.device)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """``dtype`` as torch knows it."""
+        return DTYPES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerMeasurement:
+    """One mixer at one length: either measured, or skipped with a reason."""
+
+    mixer: str
+    length: int
+    timing: Timing | None = None
+    """None if skipped."""
+    peak_bytes: int | None = None
+    """Memory of one call beyond weights and inputs."""
+    state_bytes: int | None = None
+    """Of one sequence, after it."""
+    time_ratio: float | None = None
+    """This median time over that of the first mixer at this length; None if either was skipped."""
+    memory_ratio: float | None = None
+    """The same of the peak memory."""
+    skipped: str | None = None
+    """Why nothing was measured; None if something was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerBenchResult:
+    """Everything one run found, with what was asked and where it ran."""
+
+    config: MixerBenchConfig
+    environment: Environment
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    measurements: tuple[MixerMeasurement, ...]
+    """By length, and within one in the order of the mixers."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``; `from_json` reads them back."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "MixerBenchResult":
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        measurements = [
+            read_record(MixerMeasurement, entry | {"timing": entry["timing"] and read_record(Timing, entry["timing"])})
+            for entry in data["measurements"]
+        ]
+        parts: dict[str, Any] = {
+            "config": read_record(MixerBenchConfig, data["config"]),
+            "environment": read_record(Environment, data["environment"]),
+            "measurements": measurements,
+        }
+        return read_record(cls, data | parts)
+
+    def write(self, path: Path) -> None:
+        """Write the JSON to ``path``, whole or not at all."""
+        write_json(path, self.to_json())

@@ -1,0 +1,83 @@
+"""`rebased bench mixers`: time and memory of whole layers, side by side."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+import torch
+
+from rebased.bench.cells import failure
+from rebased.bench.contention import ContentionMeter
+from rebased.bench.environment import describe_environment
+from rebased.bench.memory import peak_memory
+from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult, MixerMeasurement
+from rebased.bench.threads import threads
+from rebased.bench.timing import time_call
+from rebased.layers import MIXERS, Mixer
+
+__all__ = ["run_mixer_bench"]
+
+_logger = logging.getLogger(__name__)
+
+
+def run_mixer_bench(config: MixerBenchConfig, *, progress: Callable[[str], None] = _logger.info) -> MixerBenchResult:
+    """Time every mixer at every length, and measure its memory. What fails is recorded as skipped with the reason.
+
+    Raises ValueError if ``config.device`` is not on this machine.
+    """
+    config.check_machine()
+    contention = ContentionMeter()
+    measurements: list[MixerMeasurement] = []
+    with threads(config.threads):
+        for length in config.lengths:
+            row = []
+            for name in config.mixers:
+                progress(f"{name} at {length} tokens")
+                row.append(_measure(name, length, config))
+            measurements += [_compared(each, row[0]) for each in row]
+    return MixerBenchResult(
+        config=config,
+        environment=describe_environment(config.torch_device),
+        other_cpus=contention.other_cpus(),
+        measurements=tuple(measurements),
+    )
+
+
+def _measure(name: str, length: int, config: MixerBenchConfig) -> MixerMeasurement:
+    device = config.torch_device
+    try:
+        mixer, call = _prepare(name, length, config)
+        timing = time_call(call, device=device, min_repetitions=config.min_repetitions, min_seconds=config.min_seconds)
+        peak = peak_memory(call, device=device)
+        state_bytes = mixer.state_bytes(length, dtype=config.torch_dtype)
+    except Exception as error:
+        return MixerMeasurement(mixer=name, length=length, skipped=failure(error))
+    return MixerMeasurement(mixer=name, length=length, timing=timing, peak_bytes=peak, state_bytes=state_bytes)
+
+
+def _prepare(name: str, length: int, config: MixerBenchConfig) -> tuple[Mixer, Callable[[], object]]:
+    torch.manual_seed(config.seed)
+    options = {"seq_len": length} if name == "hyena" else {}
+    mixer = MIXERS[name](config.d_model, **options).to(config.torch_device, config.torch_dtype)
+    x = torch.randn(config.batch_size, length, config.d_model).to(config.torch_device, config.torch_dtype)
+    leaves = [x.requires_grad_(), *mixer.parameters()]
+    grad = torch.randn_like(x)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return mixer(x)
+
+    def both() -> object:
+        return torch.autograd.grad(mixer(x), leaves, grad)
+
+    return mixer, forward if config.passes == "forward" else both
+
+
+def _compared(measurement: MixerMeasurement, first: MixerMeasurement) -> MixerMeasurement:
+    if measurement.timing is None or first.timing is None or not measurement.peak_bytes or not first.peak_bytes:
+        return measurement
+    return dataclasses.replace(
+        measurement,
+        time_ratio=measurement.timing.median_seconds / first.timing.median_seconds,
+        memory_ratio=measurement.peak_bytes / first.peak_bytes,
+    )

@@ -1,0 +1,70 @@
+"""`rebased bench mixers`.
+
+Example: ``rebased bench mixers --device cuda --dtype bfloat16 --lengths 2048 --batch-size 64 --out mixers.json``
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rebased.bench.config import DEVICES, DTYPES, PASSES
+from rebased.bench.mixer_results import MixerBenchConfig
+from rebased.bench.mixers import run_mixer_bench
+from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.lists import parse_names, parse_numbers
+from rebased.cli.mixer_table import print_mixer_result
+from rebased.layers import MIXERS
+
+__all__ = ["bench_mixers"]
+
+_DEFAULTS = MixerBenchConfig()
+
+
+def bench_mixers(
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    dtype: Annotated[str, typer.Option(help=f"Of weights and inputs: one of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
+    mixers: Annotated[
+        str, typer.Option(help=f"With commas between, of {', '.join(MIXERS)}; all are compared with the first.")
+    ] = ",".join(_DEFAULTS.mixers),
+    lengths: Annotated[str, typer.Option(help="Tokens per sequence, with commas between.")] = ",".join(
+        map(str, _DEFAULTS.lengths)
+    ),
+    batch_size: Annotated[int, typer.Option(help="Sequences per call.")] = _DEFAULTS.batch_size,
+    d_model: Annotated[int, typer.Option(help="Width.")] = _DEFAULTS.d_model,
+    passes: Annotated[
+        str, typer.Option(help=f"What a call does, of {', '.join(PASSES)}: both is forward and backward.")
+    ] = _DEFAULTS.passes,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
+    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+) -> None:
+    """Time whole layers side by side, with their own defaults, and measure their memory."""
+    try:
+        config = MixerBenchConfig(
+            device=device,
+            dtype=dtype,
+            mixers=parse_names(mixers),
+            lengths=parse_numbers("lengths", lengths),
+            batch_size=batch_size,
+            d_model=d_model,
+            passes=passes,
+            threads=threads,
+            min_repetitions=min_repetitions,
+            min_seconds=min_seconds,
+        )
+        config.check_machine()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if out is not None:
+        make_folder(out.parent)
+    try:
+        with make_console(stderr=True).status("starting") as status:
+            result = run_mixer_bench(config, progress=status.update)
+    except ValueError as error:
+        fail(error)
+    print_mixer_result(result, make_console())
+    if out is not None:
+        result.write(out)
+        print(f"wrote {out}")

@@ -1,0 +1,43 @@
+"""A bench of mixers as a table: a row per mixer and length."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rebased.bench.mixer_results import MixerBenchResult
+from rebased.cli.numbers import ABSENT, digits, milliseconds
+
+__all__ = ["print_mixer_result"]
+
+
+def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
+    """Print the table, what was measured, and why cells are empty."""
+    first = result.config.mixers[0]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("mixer", no_wrap=True)
+    for name in ("length", "ms", f"of {first}'s", "MiB", f"of {first}'s", "state, KiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in result.measurements:
+        table.add_row(
+            each.mixer,
+            str(each.length),
+            milliseconds(each.timing),
+            ABSENT if each.time_ratio is None else f"{digits(each.time_ratio)}×",
+            ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**20),
+            ABSENT if each.memory_ratio is None else f"{digits(each.memory_ratio)}×",
+            ABSENT if each.state_bytes is None else digits(each.state_bytes / 2**10),
+        )
+    console.print(table)
+    console.print(Text(_caption(result)), soft_wrap=True)
+    for each in result.measurements:
+        if each.skipped:
+            console.print(Text(f"{each.mixer} skipped at {each.length}: {each.skipped}"), soft_wrap=True)
+
+
+def _caption(result: MixerBenchResult) -> str:
+    config, environment = result.config, result.environment
+    what = "forward" if config.passes == "forward" else "forward + backward"
+    return (
+        f"{what}, batch {config.batch_size}, d_model {config.d_model}, {config.dtype}\n"
+        f"{environment.device_name}, torch {environment.torch}; ms: median ± interquartile range"
+    )

@@ -1,0 +1,48 @@
+"""Depth-wise causal convolution with few taps, as sums of shifted products."""
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from rebased.layers.mixer import pick, rows_at
+
+__all__ = ["CausalConv", "last_rows"]
+
+
+class CausalConv(nn.Module):
+    """``y_t = bias + Σ_j weight_j · x_{t-K+1+j}`` in each channel, for K taps; initialised as torch's Conv1d."""
+
+    def __init__(self, width: int, num_taps: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.num_taps = num_taps
+        bound = num_taps**-0.5
+        self.weight = nn.Parameter(torch.empty(width, num_taps).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(width).uniform_(-bound, bound)) if bias else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T W"],
+        past: Float[Tensor, "B K1 W"] | None,
+        at: Int[Tensor, "B P"] | None,
+        key_mask: Bool[Tensor, "B T"] | None,
+    ) -> tuple[Float[Tensor, "B P W"], Float[Tensor, "B K1 W"]]:
+        """Outputs, and the last K-1 inputs for the next call; real tokens come first in each row."""
+        B, T, W = x.shape
+        K = self.num_taps
+        if past is None:
+            past = x.new_zeros(B, K - 1, W)
+        joined = torch.cat([past.to(x.dtype), x], dim=1)  # (B, K - 1 + T, W)
+        shape = (B, T if at is None else at.shape[1], W)
+        y = x.new_zeros(shape) if self.bias is None else self.bias.expand(shape)
+        for tap in range(K):
+            inputs = joined[:, tap : tap + T]
+            y = y + self.weight[:, tap] * pick(inputs, at)
+        return y, last_rows(joined, K - 1, key_mask)
+
+
+def last_rows(x: Shaped[Tensor, "B ST W"], num: int, key_mask: Bool[Tensor, "B T"] | None) -> Shaped[Tensor, "B num W"]:
+    """The last rows of (B, S + T, …) before the padding at the end that a mask of the last T leaves."""
+    if key_mask is None:
+        return x[:, x.shape[1] - num :]
+    end = x.shape[1] - key_mask.shape[1] + key_mask.sum(dim=1, keepdim=True)  # (B, 1)
+    return rows_at(x, end - num + torch.arange(num, device=x.device))

@@ -1,0 +1,149 @@
+"""Attention with any kernel, as a layer: projections around `rebased.ops.kernel_attention`."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from rebased.kernels import Kernel, Polynomial
+from rebased.layers.kernel_names import make_kernel
+from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
+from rebased.ops.backends import BACKENDS, check_name
+
+__all__ = ["KernelAttention"]
+
+
+class KernelAttention(Mixer):
+    """Kernel attention with ``num_heads`` heads, queries and keys of ``feature_dim``, values of ``head_dim``.
+
+    ``head_dim`` is d_model // num_heads unless given, so the values' total width need not be d_model. ``kernel`` is a
+    name of `KERNELS`, with ``kernel_options``, or a `Kernel`. With ``learn_coefficients`` the coefficients of "based" or
+    "rebased", as those of c0 + c1·s + c2·s², are learned, one of each per head; they may become negative.
+    """
+
+    takes_gaps = True
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        kernel: str | Kernel = "elu+1",
+        kernel_options: dict[str, Any] | None = None,
+        num_heads: int = 12,
+        num_key_heads: int | None = None,
+        feature_dim: int = 16,
+        head_dim: int | None = None,
+        learn_coefficients: bool = False,
+        eps: float = 1e-12,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(d_model)
+        num_key_heads = num_heads if num_key_heads is None else num_key_heads
+        for name, size in {"num_heads": num_heads, "num_key_heads": num_key_heads, "feature_dim": feature_dim}.items():
+            check_size(name, size)
+        if num_heads % num_key_heads:
+            raise ValueError(f"num_key_heads={num_key_heads} must divide num_heads={num_heads}")
+        if head_dim is None:
+            if d_model < num_heads:
+                raise ValueError(f"num_heads={num_heads} must be at most d_model={d_model} unless head_dim is given")
+            head_dim = d_model // num_heads
+        check_size("head_dim", head_dim)
+        check_name(backend, BACKENDS)
+        self.num_heads, self.num_key_heads = num_heads, num_key_heads
+        self.feature_dim, self.head_dim = feature_dim, head_dim
+        self.eps, self.backend = eps, backend
+        if isinstance(kernel, str):
+            kernel = make_kernel(kernel, feature_dim, kernel_options or {})
+        elif kernel_options is not None:
+            raise ValueError("kernel_options belong to a kernel's name, and kernel is a Kernel itself")
+        self.fixed_kernel = kernel
+        self.coefficients = _learnable(kernel, num_heads) if learn_coefficients else None
+        self.q_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
+        self.k_proj = nn.Linear(d_model, num_key_heads * feature_dim, bias=False)
+        self.v_proj = nn.Linear(d_model, num_key_heads * head_dim, bias=False)
+        self.o_proj = nn.Linear(num_heads * head_dim, d_model, bias=False)
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.fixed_kernel if self.coefficients is None else Polynomial(*self.coefficients.unbind())
+
+    def transform(
+        self, q: Float[Tensor, "B P HF"], k: Float[Tensor, "B T GF"]
+    ) -> tuple[Float[Tensor, "B P HF"], Float[Tensor, "B T GF"]]:
+        """What happens to queries and keys, heads joined, before they are compared."""
+        return q, k
+
+    def project(
+        self, x: Float[Tensor, "B T M"], at: Int[Tensor, "B P"] | None = None
+    ) -> tuple[Float[Tensor, "B P H F"], Float[Tensor, "B T G F"], Float[Tensor, "B T G D"]]:
+        """Queries, keys and values as the operator takes them; queries at given positions only."""
+        q, k = self.transform(self.q_proj(pick(x, at)), self.k_proj(x))
+        v = self.v_proj(x).unflatten(-1, (self.num_key_heads, self.head_dim))
+        return q.unflatten(-1, (-1, self.feature_dim)), k.unflatten(-1, (-1, self.feature_dim)), v
+
+    def mix(
+        self, x: Tensor, state: KernelState | None, at: Tensor | None, key_mask: Tensor | None
+    ) -> tuple[Tensor, KernelState | None]:
+        if state is not None and x.shape[1] == 1 and at is None and key_mask is None:
+            return self._step(x, state)
+        return self._mix(x, state, at, key_mask, None)
+
+    def mix_packed(
+        self,
+        x: Float[Tensor, "1 T M"],
+        state: KernelState | None,
+        at: Int[Tensor, "1 P"] | None,
+        key_mask: Bool[Tensor, "1 T"] | None,
+        cu_seqlens: Int[Tensor, " N1"],
+    ) -> tuple[Tensor, KernelState | None]:
+        return self._mix(x, state, at, key_mask, cu_seqlens)
+
+    def _mix(
+        self,
+        x: Tensor,
+        state: KernelState | None,
+        at: Tensor | None,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> tuple[Tensor, KernelState | None]:
+        q, k, v = self.project(x, at)
+        result: Any = kernel_attention(  # type: ignore[call-overload]
+            q,
+            k,
+            v,
+            self.kernel,
+            eps=self.eps,
+            key_mask=key_mask,
+            state=state,
+            return_state=state is not None,
+            cu_seqlens=cu_seqlens,
+            at=at,
+            backend=self.backend,
+        )
+        out, state = (result, None) if state is None else result
+        return self.o_proj(out.flatten(2)), state
+
+    def _step(self, x: Tensor, state: KernelState) -> tuple[Tensor, KernelState]:
+        q, k, v = (y[:, 0] for y in self.project(x))
+        out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps)
+        return self.o_proj(out.flatten(1))[:, None], state
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+    ) -> KernelState:
+        """Sums are float32 for any ``dtype`` but float64."""
+        sums = torch.float64 if dtype == torch.float64 else torch.float32
+        return initial_state(
+            self.kernel, batch_size, self.num_key_heads, self.feature_dim, self.head_dim, device=device, dtype=sums
+        )
+
+
+def _learnable(kernel: Kernel, num_heads: int) -> nn.Parameter:
+    """(3, heads), starting at the kernel's own coefficients."""
+    if not isinstance(kernel, Polynomial):
+        raise ValueError(f"learn_coefficients needs kernel='based' or 'rebased', or a Polynomial; kernel is {kernel!r}")
+    given = dict(zip(kernel.degrees, kernel.terms, strict=True))
+    start = torch.stack([torch.as_tensor(given.get(degree, 0.0)).detach().expand(num_heads) for degree in range(3)])
+    return nn.Parameter(start.clone())

@@ -1,0 +1,108 @@
+"""Mamba's selective state space mixer, S6 (Gu and Dao 2023)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rebased.layers.causal_conv import CausalConv
+from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.states import MixerState
+from rebased.ops.dtypes import compute_dtype
+from rebased.ops.selective_scan import selective_scan, selective_scan_step
+
+__all__ = ["MAMBA_INITS", "Mamba", "MambaState"]
+
+MAMBA_INITS = ("own", "published")
+MIN_DT, MAX_DT = 1e-3, 1e-1
+
+
+@dataclass(frozen=True, eq=False)
+class MambaState(MixerState):
+    """The convolution's last inputs, and h."""
+
+    past: Float[Tensor, "B K1 W"]
+    hidden: Float[Tensor, "B W N"]
+
+
+class Mamba(Mixer):
+    """Projection to ``expand`` · d_model channels and as many gates, convolution, selective scan, gate, projection.
+
+    ``init`` matters inside a model: "own" is Mamba's, with steps dt spread over [0.001, 0.1]; "published" lets the
+    model overwrite it as the paper's code did, after which dt is 0.69 in every channel.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        state_dim: int = 16,
+        num_taps: int = 4,
+        expand: int = 2,
+        dt_rank: int | None = None,
+        init: str = "own",
+    ) -> None:
+        super().__init__(d_model)
+        dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
+        for name, size in {"state_dim": state_dim, "num_taps": num_taps, "expand": expand, "dt_rank": dt_rank}.items():
+            check_size(name, size)
+        if init not in MAMBA_INITS:
+            raise ValueError(f"init={init!r} is unknown; it may be {' or '.join(map(repr, MAMBA_INITS))}")
+        self.init = init
+        self.width, self.state_dim, self.dt_rank = expand * d_model, state_dim, dt_rank
+        self.in_proj = nn.Linear(d_model, 2 * self.width, bias=False)
+        self.conv = CausalConv(self.width, num_taps)
+        self.x_proj = nn.Linear(self.width, dt_rank + 2 * state_dim, bias=False)
+        self.dt_proj = nn.Linear(dt_rank, self.width)
+        self.A_log = nn.Parameter(torch.arange(1, state_dim + 1).float().log().repeat(self.width, 1))
+        self.skip = nn.Parameter(torch.ones(self.width))
+        self.out_proj = nn.Linear(self.width, d_model, bias=False)
+        self._init_steps()
+
+    def _init_steps(self) -> None:
+        """Dt log-uniform in [MIN_DT, MAX_DT] where its input is zero; the bias is what softplus makes that of."""
+        bound = self.dt_rank**-0.5
+        nn.init.uniform_(self.dt_proj.weight, -bound, bound)
+        log_dt = torch.empty(self.width).uniform_(math.log(MIN_DT), math.log(MAX_DT))
+        dt = log_dt.exp()
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))
+
+    def init_weights(self, std: float, num_layers: int) -> None:
+        """Its own initialisation, in which only the output's scale depends on depth; or what the model does to all."""
+        if self.init == "published":
+            super().init_weights(std, num_layers)
+        else:
+            with torch.no_grad():
+                self.out_proj.weight.div_(num_layers**0.5)
+
+    def mix(
+        self, x: Tensor, state: MambaState | None, at: Tensor | None, key_mask: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        inputs, gates = self.in_proj(x).chunk(2, dim=-1)
+        u, past = self.conv(inputs, None if state is None else state.past, None, key_mask)
+        u = functional.silu(u)
+        dt, b, c = self.x_proj(u).split([self.dt_rank, self.state_dim, self.state_dim], dim=-1)
+        dt = functional.softplus(self.dt_proj(dt))
+        if key_mask is not None:
+            dt = dt.where(key_mask[..., None], 0.0)  # such a step leaves the state as it is
+        A = -self.A_log.to(compute_dtype(self.A_log)).exp()
+        if state is not None and x.shape[1] == 1:
+            y, hidden = selective_scan_step(u[:, 0], dt[:, 0], A, b[:, 0], c[:, 0], state.hidden)
+            y = y[:, None]
+        else:
+            y, hidden = selective_scan(u, dt, A, b, c, state=None if state is None else state.hidden)
+        y = pick(y + self.skip * u, at) * functional.silu(pick(gates, at))
+        return self.out_proj(y), MambaState(past, hidden)
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+    ) -> MambaState:
+        past = torch.zeros(batch_size, self.conv.num_taps - 1, self.width, device=device, dtype=dtype)
+        hidden_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        hidden = torch.zeros(batch_size, self.width, self.state_dim, device=device, dtype=hidden_dtype)
+        return MambaState(past, hidden)

@@ -1,0 +1,149 @@
+"""The one interface of all sequence mixers."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from rebased.layers.states import State
+from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_borders, checked_positions
+from rebased.ops.packing import group_sequences
+
+__all__ = ["Mixer"]
+
+
+class Mixer(nn.Module):
+    """Mixes information along a sequence, causally: (B, T, d_model) in, the same out.
+
+    A subclass computes in `mix`, begins a stream in `init_state` and says in `state_bytes` what one costs. A masked
+    token neither reaches another one nor changes the state, and leaves no gap in time, wherever it stands.
+    """
+
+    takes_gaps = False
+    """Whether `mix` takes masked tokens anywhere in a row; else it is given rows in which real ones come first."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        check_size("d_model", d_model)
+        self.d_model = d_model
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T M"],
+        *,
+        state: Any = None,
+        at: Int[Tensor, "B P"] | None = None,
+        key_mask: Bool[Tensor, "B T"] | None = None,
+        cu_seqlens: Int[Tensor, " N1"] | None = None,
+    ) -> Any:
+        """Y (B, T, M); with a ``state``, of this or an earlier call's sequences, (y, state) instead.
+
+        ``at``: outputs at those positions only, (B, P, M). ``key_mask``: True where a token is real; outputs of others
+        are of no use. ``cu_seqlens`` (N+1), with B = 1: N sequences in a row, which do not see each other; the state's
+        batch is then N. ValueError for shapes that do not fit.
+        """
+        self._check(x, at, key_mask, cu_seqlens)
+        if cu_seqlens is None:
+            y, new_state = self._mix_masked(x, state, at, key_mask)
+        else:
+            y, new_state = self.mix_packed(x, state, at, key_mask, cu_seqlens)
+        return y if state is None else (y, new_state)
+
+    def mix(
+        self, x: Float[Tensor, "B T M"], state: Any, at: Int[Tensor, "B P"] | None, key_mask: Bool[Tensor, "B T"] | None
+    ) -> tuple[Tensor, Any]:
+        """Outputs, and the state after x (anything, if ``state`` is None: nobody looks)."""
+        raise NotImplementedError
+
+    def _mix_masked(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
+        """`mix`, of rows whose real tokens are moved to the front and whose outputs are put back."""
+        if key_mask is None or self.takes_gaps:
+            return self.mix(x, state, at, key_mask)
+        order = (~key_mask).to(torch.int8).argsort(dim=1, stable=True)
+        places = order.argsort(dim=1)
+        is_front = torch.arange(x.shape[1], device=x.device) < key_mask.sum(dim=1, keepdim=True)
+        return self.mix(rows_at(x, order), state, places if at is None else pick(places, at), is_front)
+
+    def mix_packed(
+        self,
+        x: Float[Tensor, "1 T M"],
+        state: Any,
+        at: Int[Tensor, "1 P"] | None,
+        key_mask: Bool[Tensor, "1 T"] | None,
+        cu_seqlens: Int[Tensor, " N1"],
+    ) -> tuple[Tensor, Any]:
+        """Sequences of about equal length as one padded batch each."""
+        cu_seqlens = checked_borders(cu_seqlens, x.shape[1])
+        if at is not None:
+            at = checked_positions(at, x.shape[1], "at")
+        num_outputs = x.shape[1] if at is None else at.shape[1]
+        y = x.new_zeros(num_outputs, self.d_model)
+        order, states = [], []
+        for group in group_sequences(cu_seqlens, None if at is None else at[0]):
+            part = x[0, group.keys].where(group.is_key[..., None], 0.0)
+            own = None if state is None else state.reorder(group.sequences)
+            if key_mask is None:
+                mixed, new_state = self.mix(part, own, group.at, group.is_key)
+            else:
+                mask = group.is_key & key_mask[0, group.keys]
+                mixed, new_state = self._mix_masked(part, own, group.at, mask)
+            y = y.index_put((group.queries[group.is_query],), mixed[group.is_query].to(y.dtype))
+            order.append(group.sequences)
+            states.append(new_state)
+        if state is None:
+            return y[None], None
+        lengths = cu_seqlens.diff()
+        empty = (lengths == 0).nonzero()[:, 0]
+        places = torch.cat([*order, empty]).argsort()
+        return y[None], type(state).join([*states, state.reorder(empty)]).reorder(places)
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+    ) -> State:
+        """The state before the first token. ``dtype`` is that of the inputs to come."""
+        raise NotImplementedError
+
+    def state_bytes(self, num_tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
+        """What the state of one sequence takes after so many tokens; constant unless the mixer says otherwise."""
+        return self.init_state(1, device="meta", dtype=dtype).nbytes
+
+    def init_weights(self, std: float, num_layers: int) -> None:
+        """As part of a model of ``num_layers``: Linear weights N(0, std²), those called out_proj less, biases 0.
+
+        That is what the paper's models do to whatever they contain; mixers that escape it override this.
+        """
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                is_output = name.rpartition(".")[2] == "out_proj"
+                nn.init.normal_(module.weight, std=std / (2 * num_layers) ** 0.5 if is_output else std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def _check(self, x: Tensor, at: Tensor | None, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> None:
+        if x.ndim != 3 or x.shape[2] != self.d_model:
+            raise ValueError(f"x has shape {tuple(x.shape)}; it must be (B, T, {self.d_model})")
+        if at is not None:
+            check_positions(at, x.shape[0], x.device)
+        if key_mask is not None:
+            check_key_mask(key_mask, tuple(x.shape[:2]), x.device)
+        if cu_seqlens is not None:
+            check_cu_seqlens(cu_seqlens, x.shape[0], x.device)
+
+
+def check_size(name: str, size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"{name} is {size!r}; it must be an integer")
+    if size < 1:
+        raise ValueError(f"{name}={size} must be positive")
+
+
+def pick(x: Shaped[Tensor, "B T ..."], at: Int[Tensor, "B P"] | None) -> Shaped[Tensor, "B P ..."]:
+    """The rows of each sequence at given positions, or all of them; ValueError for positions that are not there."""
+    return x if at is None else rows_at(x, checked_positions(at, x.shape[1], "at"))
+
+
+def rows_at(x: Shaped[Tensor, "B T ..."], places: Int[Tensor, "B P"]) -> Shaped[Tensor, "B P ..."]:
+    """The same for places that are known to be there."""
+    index = places.reshape(*places.shape, *[1] * (x.ndim - 2))
+    return x.gather(1, index.expand(*places.shape, *x.shape[2:]))

@@ -1,0 +1,93 @@
+"""What a model is made of."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from rebased.layers import MIXERS
+from rebased.layers.mixer import check_size
+
+__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig"]
+
+NORMS = ("layer", "rms")
+AFTER_MIXER = ("identity", "mlp", "nothing")
+POSITIONS = ("learned", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """One layer: a mixer and what comes with it."""
+
+    mixer: str
+    """A name of `rebased.layers.MIXERS`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The mixer's arguments beside d_model."""
+    norm: str = "layer"
+    """Before the mixer, and before what follows it: "layer" or "rms"."""
+    after: str = "identity"
+    """What the stream gets after the mixer: its own norm ("identity"), an "mlp" of that norm, or "nothing"."""
+
+    def __post_init__(self) -> None:
+        _check_choice("mixer", self.mixer, tuple(MIXERS))
+        _check_choice("norm", self.norm, NORMS)
+        _check_choice("after", self.after, AFTER_MIXER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A model: embeddings, layers, a norm, and a head that shares the embeddings' weights."""
+
+    d_model: int
+    """Width of the residual stream."""
+    seq_len: int
+    """Positions there are embeddings for."""
+    layers: tuple[LayerConfig, ...]
+    vocab_size: int = 8192
+    positions: str = "learned"
+    """"learned" or "none"."""
+    mlp_factor: int = 4
+    """Width of the MLPs, in multiples of d_model."""
+    embedding_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    """Of what mixers and MLPs add to the stream."""
+    init_std: float = 0.02
+    """Standard deviation of embeddings and Linear weights at the start."""
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "seq_len", "vocab_size", "mlp_factor"):
+            check_size(name, getattr(self, name))
+        _check_choice("positions", self.positions, POSITIONS)
+        if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
+            raise ValueError(f"layers={self.layers!r} must be one LayerConfig or more")
+        for name in ("embedding_dropout", "residual_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
+        if self.init_std <= 0:
+            raise ValueError(f"init_std={self.init_std} must be positive")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Of plain types, for JSON."""
+        return asdict(self) | {"layers": [asdict(layer) for layer in self.layers]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
+        cls.check_names(values)
+        for layer in values.get("layers", ()):
+            _check_names(LayerConfig, layer)
+        return cls(**values | {"layers": tuple(LayerConfig(**layer) for layer in values.get("layers", ()))})
+
+    @classmethod
+    def check_names(cls, values: dict[str, Any]) -> None:
+        _check_names(cls, values)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
+
+
+def _check_names(cls: type, values: dict[str, Any]) -> None:
+    known = [x.name for x in fields(cls)]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ValueError(f"{cls.__name__} has no {', '.join(unknown)}; there are {', '.join(known)}")

@@ -1,0 +1,121 @@
+"""The paper's model: two layers for recall, and the language model, of the same parts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from rebased.models.block import Block, make_norm
+from rebased.models.config import ModelConfig
+from rebased.models.state import ModelState
+from rebased.ops.checks import checked_positions
+from rebased.ops.positions import token_counts, token_positions
+
+__all__ = ["LanguageModel"]
+
+
+class LanguageModel(nn.Module):
+    """Token and position embeddings, pre-norm layers on a residual stream, a norm, a head tied to the embeddings."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = (
+            nn.Embedding(config.seq_len, config.d_model) if config.positions == "learned" else None
+        )
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore
+        self.norm = make_norm("layer", config.d_model)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Embeddings and Linear weights N(0, init_std²), biases 0; a mixer may keep its own (`Mixer.init_weights`)."""
+        std = self.config.init_std
+        nn.init.normal_(self.embedding.weight, std=std)
+        if self.position_embedding is not None:
+            nn.init.normal_(self.position_embedding.weight, std=std)
+        for block in self.blocks:
+            block.init_weights(std, len(self.blocks))
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        *,
+        state: ModelState | None = None,
+        at: Int[Tensor, "B P"] | None = None,
+        key_mask: Bool[Tensor, "B T"] | None = None,
+        cu_seqlens: Int[Tensor, " N1"] | None = None,
+    ) -> Any:
+        """Logits (B, T, vocabulary); with a ``state``, (logits, state).
+
+        ``at``: logits at those positions only, (B, P, vocabulary); the last layer and the head then compute no others.
+        ``key_mask``: True where a token is real; positions count real tokens, so left padding changes nothing.
+        ``cu_seqlens``: sequences in a row, as mixers take them. ValueError for more tokens than there are positions.
+        """
+        x, state = self._stream(tokens, state, at, key_mask, cu_seqlens)
+        logits = torch.nn.functional.linear(self.norm(x), self.embedding.weight)
+        return logits if state is None else (logits, state)
+
+    def _stream(
+        self,
+        tokens: Tensor,
+        state: ModelState | None,
+        at: Tensor | None,
+        key_mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> tuple[Float[Tensor, "B P M"], ModelState | None]:
+        """What the head sees, before its norm."""
+        _check_tokens(tokens)
+        x = self.embedding(tokens)
+        if self.position_embedding is not None:
+            x = x + self._positions(tokens, state, key_mask, cu_seqlens)
+        x = self.dropout(x)
+        states = []
+        for index, block in enumerate(self.blocks):
+            is_last = index == len(self.blocks) - 1
+            x, new_state = block(
+                x,
+                None if state is None else state.layers[index],
+                at=at if is_last else None,
+                key_mask=key_mask,
+                cu_seqlens=cu_seqlens,
+            )
+            states.append(new_state)
+        if state is None:
+            return x, None
+        return x, ModelState(tuple(states), state.count + token_counts(key_mask, cu_seqlens, tokens))
+
+    def _positions(
+        self, tokens: Tensor, state: ModelState | None, key_mask: Tensor | None, cu_seqlens: Tensor | None
+    ) -> Float[Tensor, "B T M"]:
+        assert self.position_embedding is not None
+        limit, T = self.config.seq_len, tokens.shape[1]
+        if state is None and key_mask is None and cu_seqlens is None:
+            if limit < T:
+                raise ValueError(f"tokens has {T} positions; this model has seq_len={limit}")
+            return self.position_embedding.weight[:T]
+        positions = token_positions(key_mask, cu_seqlens, None if state is None else state.count, tokens)
+        return self.position_embedding(checked_positions(positions, limit, "the model's position"))
+
+    def init_state(
+        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> ModelState:
+        """The state before the first token; where and of what the model's weights are, unless given."""
+        device = self.embedding.weight.device if device is None else device
+        dtype = self.embedding.weight.dtype if dtype is None else dtype
+        layers = tuple(block.mixer.init_state(batch_size, device=device, dtype=dtype) for block in self.blocks)
+        return ModelState(layers, torch.zeros(batch_size, dtype=torch.int64, device=device))
+
+    def state_bytes(self, num_tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
+        """What the state of one sequence takes after so many tokens."""
+        return sum(block.mixer.state_bytes(num_tokens, dtype=dtype) for block in self.blocks)
+
+
+def _check_tokens(tokens: Tensor) -> None:
+    if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"tokens has shape {tuple(tokens.shape)} and dtype {tokens.dtype}; it must be (B, T), int32 or int64"
+        )

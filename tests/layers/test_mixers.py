@@ -1,0 +1,310 @@
+"""What every mixer does alike: streaming, padding, packing, causality, outputs at chosen positions, transforms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rebased.layers import MIXERS, Mixer
+
+D_MODEL = 24
+MAX_LEN = 40
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rebased": ("rebased", {"num_heads": 3, "feature_dim": 5}),
+    "rebased per head": ("rebased", {"num_heads": 4, "num_key_heads": 2, "feature_dim": 4, "norm_scope": "head"}),
+    "x2": ("rebased", {"num_heads": 3, "feature_dim": 5, "norm": False, "gamma": False, "beta": False}),
+    "based": ("based", {"num_heads": 3, "feature_dim": 5}),
+    "linear transformer": ("kernel_attention", {"num_heads": 3, "feature_dim": 5}),
+    "cosformer": ("kernel_attention", {"kernel": "cosformer", "kernel_options": {"max_len": MAX_LEN}, "num_heads": 2}),
+    "learned polynomial": (
+        "kernel_attention",
+        {"kernel": "based", "learn_coefficients": True, "num_heads": 3, "feature_dim": 5},
+    ),
+    "attention": ("attention", {"num_heads": 3}),
+    "rotary window attention": ("attention", {"num_heads": 4, "num_key_heads": 2, "window": 5, "rotary": True}),
+    "short_conv": ("short_conv", {}),
+    "hyena": ("hyena", {"seq_len": MAX_LEN}),
+    "h3": ("h3", {"state_dim": 6}),
+    "h3 with heads": ("h3", {"state_dim": 6, "head_dim": 3}),
+    "rwkv": ("rwkv", {"layer": 1}),
+    "mamba": ("mamba", {}),
+}
+GROWING = {"attention", "hyena"}
+BY_FFT = {"hyena", "h3"}
+
+
+def build(variant: str, dtype: torch.dtype = torch.float64) -> Mixer:
+    torch.manual_seed(0)
+    name, options = VARIANTS[variant]
+    return MIXERS[name](D_MODEL, **options).to(dtype).eval()
+
+
+def tokens(batch_size: int, seq_len: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch_size, seq_len, D_MODEL, dtype=torch.float64, generator=generator)
+
+
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-9) -> None:
+    """Each to that part of its own largest entry; what cancels to less, to 1e-3 of it of the largest of all."""
+    assert actual.keys() == expected.keys()
+    floor = 1e-3 * max(x.abs().max() for x in expected.values())
+    for name, x in expected.items():
+        assert actual[name].shape == x.shape, name
+        error, size = (actual[name] - x).abs().max(), x.abs().max()
+        assert error <= tolerance * max(size, floor), f"{name}: off by {error:.1e}, size {size:.1e}"
+
+
+def with_grads(mixer: Mixer, function: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, Tensor]:
+    """The output of function(x) and gradients of a fixed sum of it, with respect to x and all parameters."""
+    x = x.clone().requires_grad_()
+    out = function(x)
+    weights = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    leaves = {"x": x} | dict(mixer.named_parameters())
+    # A decay, say, has no part in a sequence's first token.
+    grads = torch.autograd.grad((out * weights).sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return {"out": out.detach()} | dict(zip(leaves, grads, strict=True))
+
+
+def stream(mixer: Mixer, x: Tensor, lengths: list[int]) -> Tensor:
+    state = mixer.init_state(x.shape[0], dtype=x.dtype)
+    pieces = []
+    for piece in x.split(lengths, dim=1):
+        y, state = mixer(piece, state=state)
+        pieces.append(y)
+    return torch.cat(pieces, dim=1)
+
+
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def test_every_mixer_is_here() -> None:
+    assert {name for name, _ in VARIANTS.values()} == set(MIXERS)
+
+
+@every_variant
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4))
+@settings(max_examples=8)
+def test_pieces_equal_the_whole(variant: str, lengths: list[int]) -> None:
+    mixer, x = build(variant), tokens(2, sum(lengths))
+    whole = with_grads(mixer, mixer, x)
+    assert_same(with_grads(mixer, lambda x: stream(mixer, x, lengths), x), whole)
+
+
+@every_variant
+def test_token_by_token_equals_the_whole(variant: str) -> None:
+    mixer, x = build(variant), tokens(2, 13)
+    whole = with_grads(mixer, mixer, x)
+    assert_same(with_grads(mixer, lambda x: stream(mixer, x, [1] * 13), x), whole)
+
+
+@every_variant
+@given(data=st.data())
+@settings(max_examples=8)
+def test_masked_tokens_are_as_if_not_there(variant: str, data: st.DataObject) -> None:
+    """Left padding and any other, in the first and in later pieces of a stream."""
+    mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=2, max_size=14), label="mask"))
+    border = data.draw(st.integers(1, len(mask) - 1), label="border")
+    mixer, x = build(variant), tokens(1, len(mask))
+    if not mask.any():
+        with torch.no_grad():
+            assert mixer(x, key_mask=mask[None]).isfinite().all()
+        return
+
+    def masked(x: Tensor) -> Tensor:
+        return mixer(x, key_mask=mask[None])[:, mask]
+
+    def masked_stream(x: Tensor) -> Tensor:
+        first, state = mixer(x[:, :border], state=mixer.init_state(1, dtype=x.dtype), key_mask=mask[None, :border])
+        second, _ = mixer(x[:, border:], state=state, key_mask=mask[None, border:])
+        return torch.cat([first, second], dim=1)[:, mask]
+
+    alone = with_grads(mixer, lambda x: mixer(x[:, mask]), x)
+    assert_same(with_grads(mixer, masked, x), alone)
+    assert_same(with_grads(mixer, masked_stream, x), alone)
+
+
+@every_variant
+def test_masked_tokens_may_hold_anything(variant: str) -> None:
+    mixer, x = build(variant), tokens(2, 9)
+    mask = torch.tensor([[False, False, *[True] * 7], [True] * 9])
+    with torch.no_grad():
+        expected = mixer(x, key_mask=mask)[mask]
+        actual = mixer(x.masked_fill(~mask[..., None], 1e4), key_mask=mask)[mask]
+    assert_same({"out": actual}, {"out": expected}, 1e-12)
+
+
+@every_variant
+@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(lambda counts: sum(counts) > 0))
+@settings(max_examples=8)
+def test_packed_sequences_do_not_see_each_other(variant: str, counts: list[int]) -> None:
+    mixer, x = build(variant), tokens(1, sum(counts))
+    borders = torch.tensor([0, *counts]).cumsum(0)
+    at = torch.randint(0, sum(counts), (1, 5), generator=torch.Generator().manual_seed(2))
+
+    def apart(x: Tensor) -> Tensor:
+        return torch.cat([mixer(piece) for piece in x.split(counts, dim=1) if piece.shape[1]], dim=1)
+
+    expected = with_grads(mixer, apart, x)
+    assert_same(with_grads(mixer, lambda x: mixer(x, cu_seqlens=borders), x), expected)
+    picked = with_grads(mixer, lambda x: apart(x)[:, at[0]], x)
+    assert_same(with_grads(mixer, lambda x: mixer(x, cu_seqlens=borders, at=at), x), picked)
+
+
+@every_variant
+def test_packed_sequences_go_on_from_their_states(variant: str) -> None:
+    mixer, counts, more = build(variant), [3, 0, 5], [2, 4, 1]
+    x, y = tokens(1, sum(counts)), tokens(1, sum(more), seed=1)
+    with torch.no_grad():
+        borders, further = (torch.tensor([0, *n]).cumsum(0) for n in (counts, more))
+        _, state = mixer(x, cu_seqlens=borders, state=mixer.init_state(3, dtype=x.dtype))
+        actual, _ = mixer(y, cu_seqlens=further, state=state)
+        pairs = zip(x.split(counts, dim=1), y.split(more, dim=1), strict=True)
+        expected = torch.cat([mixer(torch.cat(pair, dim=1))[:, pair[0].shape[1] :] for pair in pairs], dim=1)
+    assert_same({"out": actual}, {"out": expected})
+
+
+@every_variant
+@pytest.mark.parametrize("t", [0, 6, 11])
+def test_the_future_changes_nothing(variant: str, t: int) -> None:
+    """Not a bit; where an FFT mixes all positions, not more than its rounding."""
+    mixer, x = build(variant), tokens(2, 13)
+    changed = torch.cat([x[:, : t + 1], 3 * tokens(2, 12 - t, seed=1)], dim=1)
+    with torch.no_grad():
+        before, after = mixer(x)[:, : t + 1], mixer(changed)[:, : t + 1]
+    if VARIANTS[variant][0] in BY_FFT:
+        assert_same({"out": after}, {"out": before}, 1e-12)
+    else:
+        assert torch.equal(before, after)
+
+
+@every_variant
+def test_outputs_at_positions(variant: str) -> None:
+    mixer, x = build(variant), tokens(2, 13)
+    at = torch.tensor([[12, 2, 5, 5], [3, 12, 0, 7]])
+    mask = torch.ones(2, 13, dtype=torch.bool)
+    mask[0, :2] = False
+    index = at[..., None].expand(2, 4, D_MODEL)
+    for options in ({}, {"key_mask": mask}):
+        expected = with_grads(mixer, lambda x, options=options: mixer(x, **options).gather(1, index), x)
+        assert_same(with_grads(mixer, lambda x, options=options: mixer(x, at=at, **options), x), expected)
+    with pytest.raises(ValueError, match=r"positions must be in 0 \.\. 12"):
+        mixer(x, at=at + 1)
+
+
+@every_variant
+def test_state_size(variant: str) -> None:
+    """As large as it says, and constant but for those that keep the past."""
+    mixer = build(variant, torch.float32)
+    with torch.no_grad():
+        _, state = mixer(tokens(2, 17).float(), state=mixer.init_state(2))
+    assert state.nbytes == 2 * mixer.state_bytes(17)
+    assert (mixer.state_bytes(MAX_LEN) == mixer.state_bytes(17)) == (variant not in GROWING)
+
+
+@every_variant
+def test_reordered_states(variant: str) -> None:
+    mixer, x = build(variant), tokens(3, 8)
+    with torch.no_grad():
+        _, state = mixer(x[:, :5], state=mixer.init_state(3, dtype=x.dtype))
+        actual, _ = mixer(x[[2, 0], 5:], state=state.reorder(torch.tensor([2, 0])))
+        expected = mixer(x)[[2, 0], 5:]
+    assert_same({"out": actual}, {"out": expected})
+
+
+@every_variant
+def test_compiles_in_one_piece(variant: str) -> None:
+    mixer, x = build(variant), tokens(2, 9)
+    at = torch.tensor([[8, 0, 5], [3, 7, 1]])
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[0, :2] = False
+    state = mixer.init_state(2, dtype=x.dtype)
+
+    def run(x: Tensor, at: Tensor, mask: Tensor, state: Any) -> Tensor:
+        y, state = mixer(x, state=state, key_mask=mask)
+        z, _ = mixer(x[:, :1], state=state)
+        return torch.cat([y, z, mixer(x), mixer(x, at=at)], dim=1)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    real = torch.cat([mask, torch.ones(2, 13, dtype=torch.bool)], dim=1)
+    expected = with_grads(mixer, lambda x: run(x, at, mask, state)[real], x)
+    assert_same(with_grads(mixer, lambda x: compiled(x, at, mask, state)[real], x), expected)
+
+
+@every_variant
+def test_under_autocast(variant: str) -> None:
+    mixer = build(variant, torch.float32)
+    x = tokens(2, 13).float()
+    expected = with_grads(mixer, mixer, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = with_grads(mixer, lambda x: mixer(x).float(), x)
+    assert_same({"out": actual["out"]}, {"out": expected["out"]}, 0.05)
+    assert all(x.isfinite().all() for x in actual.values())
+
+
+@every_variant
+def test_stacked_replicas(variant: str) -> None:
+    """Under vmap, with autograd outside: how many runs are trained at once."""
+    mixers = [build(variant) for _ in range(2)]
+    with torch.no_grad():
+        for parameter in mixers[1].parameters():
+            parameter.mul_(1.1)
+    x = tokens(2, 9)
+    parameters, buffers = torch.func.stack_module_state(mixers)
+    parameters = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+    weights = torch.randn(2, 9, D_MODEL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        return (torch.func.functional_call(mixers[0], (parameters, buffers), (x,)) * weights).sum()
+
+    losses = torch.vmap(loss)(parameters, buffers)
+    grads = torch.autograd.grad(losses.sum(), list(parameters.values()))
+    for index, mixer in enumerate(mixers):
+        expected = with_grads(mixer, mixer, x)
+        actual = {name: g[index] for name, g in zip(parameters, grads, strict=True)}
+        assert_same(actual, {name: expected[name] for name in actual})
+        assert torch.allclose(losses[index], (expected["out"] * weights).sum())
+
+
+@every_variant
+def test_bad_shapes(variant: str) -> None:
+    mixer, x = build(variant), tokens(2, 9)
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    for match, call in {
+        "x has shape": lambda: mixer(x[..., 1:]),
+        "key_mask has shape": lambda: mixer(x, key_mask=mask[:, 1:]),
+        "key_mask has dtype": lambda: mixer(x, key_mask=mask.long()),
+        "at has shape": lambda: mixer(x, at=torch.zeros(1, 3, dtype=torch.int64)),
+        "at has dtype": lambda: mixer(x, at=torch.zeros(2, 3)),
+        "cu_seqlens packs": lambda: mixer(x, cu_seqlens=torch.tensor([0, 9])),
+        "cu_seqlens": lambda: mixer(x[:1], cu_seqlens=torch.tensor([0, 8])),
+    }.items():
+        with pytest.raises(ValueError, match=match):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("rebased", {"num_heads": 0}, "num_heads=0 must be positive"),
+        ("rebased", {"num_heads": 5, "num_key_heads": 2}, "num_key_heads=2 must divide num_heads=5"),
+        ("rebased", {"norm_scope": "all"}, "it may be 'joined' or 'head'"),
+        ("rebased", {"num_heads": 25}, "num_heads=25 must be at most d_model=24"),
+        ("based", {"backend": "cuda"}, "backend='cuda' is unknown; it may be 'auto', 'reference', 'chunked', 'triton'"),
+        ("kernel_attention", {"kernel": "exp"}, "kernel='exp' is unknown; there are 'rebased', 'based'"),
+        ("kernel_attention", {"kernel": "cosformer"}, r"which takes \(max_len\)"),
+        ("kernel_attention", {"learn_coefficients": True}, "learn_coefficients needs kernel='based' or 'rebased'"),
+        ("short_conv", {"num_taps": 0}, "num_taps=0 must be positive"),
+        ("rwkv", {"layer": 2, "num_layers": 2}, "layer=2 must be in 0 .. num_layers - 1 = 1"),
+        ("mamba", {"init": "zoology"}, "init='zoology' is unknown; it may be 'own' or 'published'"),
+        ("mamba", {"state_dim": -1}, "state_dim=-1 must be positive"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        MIXERS[name](D_MODEL, **options)

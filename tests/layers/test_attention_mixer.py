@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from rebased.layers import attention
-from rebased.layers.attention import Attention, KVCache
+from rebased.layers.attention import Attention
+from rebased.layers.kv_cache import KVCache
 from rebased.layers.rotary import rotate
+from rebased.ops import softmax
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"num_heads": 4},
@@ -53,7 +54,6 @@ def one_by_one(mixer: Attention, x: Tensor, key_mask: Tensor) -> Tensor:
     """The definition: each real token with a softmax of its own; masked tokens get the output's bias."""
     H, D = mixer.num_heads, mixer.head_dim
     group = H // mixer.num_key_heads
-    weight, bias = mixer.qkv_proj.weight, mixer.qkv_proj.bias
     rows = []
     for b, t in itertools.product(range(x.shape[0]), range(x.shape[1])):
         tokens = [s for s in range(t + 1) if key_mask[b, s]]
@@ -62,10 +62,9 @@ def one_by_one(mixer: Attention, x: Tensor, key_mask: Tensor) -> Tensor:
             if not key_mask[b, t]:
                 heads.append(x.new_zeros(D))
                 continue
-            starts = [h, H + h // group, H + mixer.num_key_heads + h // group]
             q, k, v = (
-                x[b] @ weight[n * D : (n + 1) * D].T + (0 if bias is None else bias[n * D : (n + 1) * D])
-                for n in starts
+                x[b] @ proj.weight[n * D : (n + 1) * D].T + (0 if proj.bias is None else proj.bias[n * D : (n + 1) * D])
+                for proj, n in ((mixer.q_proj, h), (mixer.k_proj, h // group), (mixer.v_proj, h // group))
             )
             keys = [k[s] for s in tokens]
             query = q[t]
@@ -339,8 +338,8 @@ def test_masks_are_made_only_where_needed(monkeypatch: pytest.MonkeyPatch) -> No
         assert mask is None or mask.any(dim=-1).all()
         return sdpa(q, k, v, mask, dropout, causal, **options)
 
-    sdpa = attention.scaled_dot_product_attention
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
+    sdpa = softmax.scaled_dot_product_attention
+    monkeypatch.setattr(softmax, "scaled_dot_product_attention", spy)
     mixer = layer("grouped")
     x = randn(B, T, D_MODEL)
     mixer(x)
@@ -417,14 +416,20 @@ def test_autocast(variant: str) -> None:
 def test_parameters() -> None:
     mixer = Attention(24, num_heads=4)
     assert {name: tuple(p.shape) for name, p in mixer.named_parameters()} == {
-        "qkv_proj.weight": (72, 24),
-        "qkv_proj.bias": (72,),
+        "q_proj.weight": (24, 24),
+        "q_proj.bias": (24,),
+        "k_proj.weight": (24, 24),
+        "k_proj.bias": (24,),
+        "v_proj.weight": (24, 24),
+        "v_proj.bias": (24,),
         "out_proj.weight": (24, 24),
         "out_proj.bias": (24,),
     }
     slim = Attention(24, num_heads=4, num_key_heads=2, qkv_bias=False, out_bias=False)
     assert {name: tuple(p.shape) for name, p in slim.named_parameters()} == {
-        "qkv_proj.weight": (48, 24),
+        "q_proj.weight": (24, 24),
+        "k_proj.weight": (12, 24),
+        "v_proj.weight": (12, 24),
         "out_proj.weight": (24, 24),
     }
 

@@ -120,7 +120,7 @@ def test_float32_is_close() -> None:
     x = tokens(2, 64, 5)
     with torch.no_grad():
         expected, actual = mixer(x), mixer.float()(x.float())
-    assert relative_rms(actual, expected) < 1e-4  # measured 4e-6: sines of frequency 14 amplify what is rounded
+    assert relative_rms(actual, expected) < 2e-5  # measured 4e-6: sines of frequency 14 amplify what is rounded
 
 
 # ---- Sequences as long as the filters ----

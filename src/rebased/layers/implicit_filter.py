@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -51,8 +51,8 @@ class ImplicitFilter(nn.Module):
     def forward(self, num_taps: int, dtype: torch.dtype) -> Float[Tensor, "L N W"]:
         """The first taps, computed in ``dtype`` also under autocast."""
         with no_autocast(self.frequency):
-            taps = torch.arange(num_taps, device=self.frequency.device, dtype=dtype)[:, None]  # (L, 1)
-            time = taps / max(self.seq_len - 1, 1)
+            taps = torch.arange(num_taps, device=self.frequency.device)[:, None]  # (L, 1)
+            time = taps.to(dtype) / max(self.seq_len - 1, 1)
             x = self._features(taps, time)
             frequency = self.frequency.to(dtype)
             for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -60,9 +60,10 @@ class ImplicitFilter(nn.Module):
             filters = functional.linear(x, self.out_weight.to(dtype)).unflatten(-1, (self.num_filters, -1))
             return filters * self._window(time, filters.shape[-1])[:, None]
 
-    def _features(self, taps: Float[Tensor, "L 1"], time: Float[Tensor, "L 1"]) -> Float[Tensor, "L E"]:
+    def _features(self, taps: Int[Tensor, "L 1"], time: Float[Tensor, "L 1"]) -> Float[Tensor, "L E"]:
         k = torch.arange(self.num_frequencies, device=taps.device)
-        angles = 2 * math.pi / self.seq_len * taps * k
+        turns = (k * taps % self.seq_len).to(time.dtype)  # whole turns leave exactly, before anything is rounded
+        angles = 2 * math.pi / self.seq_len * turns
         return torch.cat([time, angles.cos(), angles.sin()], dim=-1)
 
     def _window(self, time: Float[Tensor, "L 1"], width: int) -> Float[Tensor, "L W"]:

@@ -4,6 +4,7 @@
 (B, T, G, N), states (B, G, M, N). Stacked replicas run as groups of one call.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -130,7 +131,7 @@ def _forward(
         return selective_scan.forward(x, dt, A, b, c, state, chunk)
     y, last, starts = _forward_fake(x, dt, A, b, c, state, chunk, backend)
     last = last.zero_() if state is None else last.copy_(state)
-    for rows, groups in pieces(x.shape[0], x.shape[2], chunk * A[0].numel(), PIECE_NUMBERS):
+    for rows, groups in pieces(x.shape[0], x.shape[2], chunk * math.prod(A.shape[1:]), PIECE_NUMBERS):
         h = last[rows, groups]
         for index in range(starts.shape[1]):
             at = rows, slice(index * chunk, (index + 1) * chunk), groups
@@ -165,7 +166,7 @@ def _backward(
     dx, ddt, _, db, dc, dstate = _backward_fake(dy, dlast, x, dt, A, b, c, starts, chunk, backend)
     dstate = dstate.zero_() if dlast is None else dstate.copy_(dlast)
     dA = starts.new_zeros(A.shape)
-    for rows, groups in pieces(x.shape[0], x.shape[2], chunk * A[0].numel(), PIECE_NUMBERS):
+    for rows, groups in pieces(x.shape[0], x.shape[2], chunk * math.prod(A.shape[1:]), PIECE_NUMBERS):
         dh = dstate[rows, groups]
         for index in reversed(range(starts.shape[1])):
             at = rows, slice(index * chunk, (index + 1) * chunk), groups

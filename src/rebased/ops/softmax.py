@@ -1,0 +1,79 @@
+"""``rebased::softmax_attention``: torch's own attention, with a rule for stacked replicas."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch._C import _functorch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+__all__ = ["softmax_attention"]
+
+
+def softmax_attention(
+    q: Float[Tensor, "B P H D"],
+    k: Float[Tensor, "B S Hk D"],
+    v: Float[Tensor, "B S Hk D"],
+    visible: Bool[Tensor, "#B P S"] | None,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "B P H D"]:
+    """Softmax attention over the keys that are ``visible``, or over those up to each query (``causal``), or over all."""
+    num_heads, num_key_heads = q.shape[2], k.shape[2]
+    mask = None if visible is None else visible[:, None]
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
+    if q.shape[1] == 1:
+        # The queries that share a key head stand beside each other like tokens: keys are read once.
+        grouped = q.unflatten(2, (num_key_heads, -1)).squeeze(1)
+        return _OPERATOR(grouped, k, v, mask, causal, dropout).flatten(1, 2)[:, None]
+    if mask is not None and num_key_heads != num_heads:
+        # The memory-efficient CUDA kernel takes masks, but not fewer key heads.
+        k, v = (x.repeat_interleave(num_heads // num_key_heads, dim=1) for x in (k, v))
+    return _OPERATOR(q.transpose(1, 2), k, v, mask, causal, dropout).transpose(1, 2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """For q (B, H, P, D), k and v (B, Hk, S, D) and a mask (1 or B, 1, P, S)."""
+    grouped = q.shape[1] != k.shape[1]
+    if _vmap_is_left():
+        with sdpa_kernel(SDPBackend.MATH):
+            return scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
+    return scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
+
+
+def _vmap_is_left() -> bool:
+    """Whether this is torch.func.grad inside vmap: the fused kernels' backward passes have no batching rule."""
+    stack = _functorch.get_interpreter_stack() or []
+    return any(level.key() == _functorch.TransformType.Vmap for level in stack)
+
+
+def _attend_mapped(
+    info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
+) -> tuple[Tensor, int]:
+    """Replicas as a larger batch, or as more heads where they share a mask: it need not be copied then."""
+    if dropout and info.randomness != "different":
+        raise RuntimeError(f"dropout under vmap needs randomness='different', got {info.randomness!r}")
+    N = info.batch_size
+    axis = 0 if mask is None or in_dims[3] is not None else 1
+
+    def fold(x: Tensor, dim: int | None) -> Tensor:
+        x = x.expand(N, *x.shape) if dim is None else x.movedim(dim, 0)
+        return x.movedim(0, axis).flatten(axis, axis + 1)
+
+    q, k, v = (fold(x, dim) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
+    if mask is not None and axis == 0:
+        mask = mask.movedim(in_dims[3], 0)
+        mask = mask.expand(N, q.shape[0] // N, *mask.shape[2:]).flatten(0, 1)
+    out = _OPERATOR(q, k, v, mask, causal, dropout)
+    return out.unflatten(axis, (N, q.shape[axis] // N)), axis
+
+
+# Torch's own batching rules for scaled_dot_product_attention lack the CPU kernel and masks that all replicas share
+# (torch 2.13). An operator that is a composite to autograd and compilers, but has a rule, makes replicas a batch.
+_LIBRARY = torch.library.Library("rebased", "FRAGMENT")
+_LIBRARY.define("softmax_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float dropout) -> Tensor")
+_LIBRARY.impl("softmax_attention", _attend, "CompositeImplicitAutograd")
+torch.library.register_vmap("rebased::softmax_attention", _attend_mapped, lib=_LIBRARY)
+_OPERATOR = torch.ops.rebased.softmax_attention.default

@@ -1,0 +1,572 @@
+"""selective_scan against a loop over time in float64: in plain torch, and in Triton's interpreter or on a GPU."""
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.func import grad, jacrev, vmap
+
+from rebased.ops import backends
+from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
+from transform_cases import looped, tensors, with_grads
+
+module = importlib.import_module("rebased.ops.selective_scan")  # not the function of that name
+selective_scan, selective_scan_step = module.selective_scan, module.selective_scan_step
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = {
+    "torch": [torch.float64, torch.float32, torch.float16, torch.bfloat16],
+    # The interpreter's bfloat16 is not to be relied on.
+    "triton": [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])],
+}
+BACKENDS = pytest.mark.parametrize("backend", DTYPES)
+
+compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks, and pieces of the batch and of groups, also for a few tokens."""
+    monkeypatch.setattr(module, "CHUNK", 8)
+    monkeypatch.setattr(module, "PIECE_NUMBERS", 200)
+
+
+@pytest.fixture
+def _forget_compilations() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# ---- The oracle ----
+
+
+def by_steps(x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The definition, one token after another; all inputs have one dtype."""
+    h, ys = state, []
+    for t in range(x.shape[1]):
+        h = torch.exp(dt[:, t, :, None] * A) * h + (dt[:, t] * x[:, t])[:, :, None] * b[:, t, None, :]
+        ys.append((h * c[:, t, None, :]).sum(dim=-1))
+    return torch.stack(ys, dim=1) if ys else x, h
+
+
+@dataclass(frozen=True)
+class Problem:
+    leaves: dict[str, Tensor]
+    """x, dt, A, b, c and perhaps state."""
+    dy: Tensor | None
+    dlast: Tensor | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.leaves["x"].dtype
+
+    def run(self, function: Callable[..., tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        """y, the last state and the gradient of each leaf."""
+        leaves = {name: x.detach().requires_grad_() for name, x in self.leaves.items()}
+        y, last = function(**leaves)
+        outs, douts = zip(*[pair for pair in ((y, self.dy), (last, self.dlast)) if pair[1] is not None], strict=True)
+        # A loss that does not use y has no gradient for c; that of the operator is zero.
+        grads = torch.autograd.grad(outs, list(leaves.values()), douts, allow_unused=True)
+        grads = [torch.zeros_like(x) if dx is None else dx for x, dx in zip(leaves.values(), grads, strict=True)]
+        for (name, x), dx in zip(leaves.items(), grads, strict=True):
+            assert (dx.dtype, dx.shape, dx.device) == (x.dtype, x.shape, x.device), name
+        return {"y": y.detach(), "last": last.detach()} | {
+            f"d{name}": dx for name, dx in zip(leaves, grads, strict=True)
+        }
+
+    def to(self, dtype: torch.dtype) -> "Problem":
+        leaves = {name: x.to(dtype) for name, x in self.leaves.items()}
+        return Problem(leaves, *(None if dout is None else dout.to(dtype) for dout in (self.dy, self.dlast)))
+
+    def definition(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        def run(state: Tensor | None = None, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+            if state is None:
+                state = torch.zeros(inputs["x"].shape[0], *inputs["A"].shape, dtype=dtype, device=DEVICE)
+            return by_steps(**inputs, state=state)
+
+        return self.to(dtype).run(run)
+
+    def assert_close(self, actual: dict[str, Tensor]) -> None:
+        x = self.leaves["x"]
+        compute = torch.float64 if x.dtype == torch.float64 else torch.float32
+        assert (actual["y"].dtype, actual["last"].dtype) == (x.dtype, compute)
+        rounded = {name: y.to(actual[name].dtype) for name, y in self.definition(compute).items()}
+        assert_close_in(self.dtype, actual, self.definition(torch.float64), rounded)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "cut out": lambda x: torch.cat([x, x, x], dim=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
+    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+    "one token for all": lambda x: x[:, :1].expand_as(x),
+}
+
+
+def make_problem(
+    sizes: tuple[int, int, int, int],
+    dtype: torch.dtype = torch.float32,
+    *,
+    seed: int = 0,
+    layout: str = "contiguous",
+    has_state: bool = True,
+    outputs: tuple[str, ...] = ("y", "last"),
+    other_dtype: torch.dtype | None = None,
+    device: str = DEVICE,
+) -> Problem:
+    """``other_dtype``: of dt and A."""
+    B, T, M, N = sizes
+    generator = torch.Generator().manual_seed(seed)
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+    leaves = {
+        "x": LAYOUTS[layout](draw(B, T, M)),
+        "dt": LAYOUTS[layout](draw(B, T, M, dtype=torch.float64).abs().to(other_dtype or dtype)),
+        "A": -draw(M, N, dtype=torch.float64).abs().to(other_dtype or dtype),
+        "b": LAYOUTS[layout](draw(B, T, N)),
+        "c": LAYOUTS[layout](draw(B, T, N)),
+    }
+    if has_state:
+        leaves["state"] = draw(B, M, N, dtype=compute)
+    dy, dlast = draw(B, T, M), draw(B, M, N, dtype=compute)
+    return Problem(leaves, dy if "y" in outputs else None, dlast if "last" in outputs else None)
+
+
+@st.composite
+def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_len: int = 40) -> Problem:
+    dtype = draw(st.sampled_from(dtypes))
+    lengths = st.integers(1, max_len) | st.sampled_from([1, 7, 8, 9, 16, 17])
+    return make_problem(
+        (draw(st.integers(1, 3)), draw(lengths), draw(st.integers(1, 11)), draw(st.integers(1, 6))),
+        dtype,
+        seed=draw(st.integers(0, 2**32)),
+        layout=draw(st.sampled_from(list(LAYOUTS))),
+        has_state=draw(st.booleans()),
+        outputs=draw(st.sampled_from([("y", "last"), ("y",), ("last",)])),
+        other_dtype=draw(st.sampled_from([dtype, *([] if dtype == torch.float64 else [torch.float32])])),
+    )
+
+
+@given(data=st.data())
+@settings(max_examples=120)
+def test_torch_equals_the_definition(data: st.DataObject) -> None:
+    problem = data.draw(problems(DTYPES["torch"]))
+    problem.assert_close(problem.run(partial(selective_scan, backend="torch")))
+
+
+@pytest.mark.parametrize("sizes", [(2, 63, 3, 4), (2, 64, 3, 4), (1, 65, 3, 4), (3, 200, 5, 16)], ids=str)
+def test_chunks_of_their_real_size(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    problem = make_problem(sizes, torch.float64)
+    problem.assert_close(problem.run(selective_scan))
+
+
+@BACKENDS
+def test_by_hand(backend: str) -> None:
+    """With dt·A = ln 1/2 the state halves, with dt·A = ln 1/4 it is quartered; dt·x·b are 1, 2 and 4."""
+    dt = torch.tensor([1.0, 1.0, 2.0], device=DEVICE)[None, :, None]
+    x = torch.tensor([1.0, 2.0, 2.0], device=DEVICE)[None, :, None]
+    A = -torch.tensor([[2.0]], device=DEVICE).log()
+    ones = torch.ones(1, 3, 1, device=DEVICE)
+    state = torch.full((1, 1, 1), 8.0, device=DEVICE)
+    y, last = selective_scan(x, dt, A, ones, 10 * ones, state=state, backend=backend)
+    assert y.flatten().tolist() == pytest.approx([50, 45, 51.25])  # 8/2 + 1, 5/2 + 2, 4.5/4 + 4
+    assert last.item() == pytest.approx(5.125)
+
+
+@BACKENDS
+@pytest.mark.parametrize("border", [1, 8, 11, 18])
+def test_pieces_are_the_whole(backend: str, border: int) -> None:
+    """Outputs, last state and gradients, which flow through the state that is passed on."""
+    problem = make_problem((2, 19, 9, 3), torch.float64 if backend == "torch" else torch.float32)
+
+    def in_pieces(x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        ys = []
+        for at in (slice(border), slice(border, None)):
+            y, state = selective_scan(x[:, at], dt[:, at], A, b[:, at], c[:, at], state=state, backend=backend)
+            ys.append(y)
+        return torch.cat(ys, dim=1), state
+
+    problem.assert_close(problem.run(in_pieces))
+
+
+@BACKENDS
+def test_no_step_leaves_the_state(backend: str) -> None:
+    """Not a bit changes, in a sequence of such tokens as at the end of another one."""
+    leaves = make_problem((2, 21, 9, 3)).leaves
+    run = partial(selective_scan, backend=backend)
+    _, last = run(**leaves | {"dt": torch.zeros_like(leaves["dt"])})
+    assert torch.equal(last, leaves["state"])
+    cut = {name: x if name in ("A", "state") else x[:, :14] for name, x in leaves.items()}
+    dt = leaves["dt"].clone()
+    dt[:, 14:] = 0
+    assert torch.equal(run(**leaves | {"dt": dt})[1], run(**cut)[1])
+
+
+@BACKENDS
+def test_tokens_without_a_step_might_not_be_there(backend: str) -> None:
+    leaves = make_problem((2, 21, 9, 3)).leaves
+    there = torch.rand(21, generator=torch.Generator().manual_seed(0)) < 0.5
+    dt = leaves["dt"] * there.to(DEVICE)[None, :, None]
+    y, last = selective_scan(**leaves | {"dt": dt}, backend=backend)
+    kept = {name: x if name in ("A", "state") else x[:, there] for name, x in leaves.items()}
+    expected_y, expected_last = selective_scan(**kept, backend=backend)
+    assert_same((y[:, there], last), (expected_y, expected_last))
+
+
+def test_steps_are_the_scan() -> None:
+    def one_by_one(x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        ys = []
+        for t in range(x.shape[1]):
+            y, state = selective_scan_step(x[:, t], dt[:, t], A, b[:, t], c[:, t], state)
+            ys.append(y)
+        return torch.stack(ys, dim=1), state
+
+    for dtype in DTYPES["torch"]:
+        problem = make_problem((2, 12, 3, 4), dtype)
+        problem.assert_close(problem.run(one_by_one))
+
+
+@BACKENDS
+@pytest.mark.parametrize("scale", [1e-6, 1e3, 1e6])
+def test_extreme_steps(backend: str, scale: float) -> None:
+    """From states that hardly fade to ones that are gone after a token: exp(dt·A) may well be zero."""
+    problem = make_problem((2, 19, 9, 3))
+    problem.leaves["A"].mul_(scale)
+    actual = problem.run(partial(selective_scan, backend=backend))
+    assert all(x.isfinite().all() for x in actual.values())
+    problem.assert_close(actual)
+
+
+@BACKENDS
+def test_sums_beyond_float16(backend: str) -> None:
+    problem = make_problem((1, 19, 9, 3), torch.float16)
+    problem = replace(problem, leaves=problem.leaves | {"state": problem.leaves["state"] * 1e7})
+    assert problem.run(partial(selective_scan, backend=backend))["last"].abs().max() > 1e5
+
+
+def test_saves_few_states() -> None:
+    """The inputs themselves, and a state for every chunk."""
+    saved: list[Tensor] = []
+
+    def pack(x: Tensor) -> Tensor:
+        saved.append(x)
+        return x
+
+    leaves = {name: x.requires_grad_() for name, x in make_problem((2, 20, 3, 4)).leaves.items()}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        selective_scan(**leaves)
+    inputs = {x.data_ptr() for x in leaves.values()}
+    assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 3, 1, 3, 4)]
+
+
+def test_no_tensor_of_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the batch size and the number of groups, a chunk's tensors stay small."""
+    sizes: list[int] = []
+    scan = module.linear_recurrence_
+
+    def spy(decay: Tensor, inputs: Tensor, *rest: Any, **settings: Any) -> Tensor:
+        sizes.append(inputs.numel())
+        return scan(decay, inputs, *rest, **settings)
+
+    monkeypatch.setattr(module, "linear_recurrence_", spy)
+    for limit in (100, 300, 500):
+        monkeypatch.setattr(module, "PIECE_NUMBERS", limit)
+        leaves = [x[None].expand(3, *x.shape).clone() for x in make_problem((5, 10, 2, 4), has_state=False).leaves.values()]
+        vmap(grad(lambda *inputs: selective_scan(*inputs)[0].sum()))(*leaves)
+        assert max(sizes) == limit // 64 * 64
+        sizes.clear()
+
+
+def test_only_some_gradients_are_wanted() -> None:
+    problem = make_problem((2, 9, 3, 4))
+    expected = problem.run(selective_scan)
+    for wanted in ({"x"}, {"A"}, {"state"}, {"dt", "c"}):
+        leaves = {name: x.detach().requires_grad_(name in wanted) for name, x in problem.leaves.items()}
+        torch.autograd.backward(selective_scan(**leaves), (problem.dy, problem.dlast))
+        for name, x in leaves.items():
+            assert (x.grad is not None) == (name in wanted)
+            assert x.grad is None or torch.equal(x.grad, expected[f"d{name}"]), name
+
+
+@BACKENDS
+def test_results_do_not_vary(backend: str) -> None:
+    problem = make_problem((2, 20, 9, 3))
+    first, second = (problem.run(partial(selective_scan, backend=backend)) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_gradcheck() -> None:
+    leaves = [x.requires_grad_() for x in make_problem((2, 10, 2, 3), torch.float64, device="cpu").leaves.values()]
+    assert torch.autograd.gradcheck(lambda *inputs: selective_scan(*inputs[:5], state=inputs[5]), leaves)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 2, 3), (2, 0, 2, 3)], ids=str)
+def test_nothing_to_do(sizes: tuple[int, int, int, int]) -> None:
+    problem = make_problem(sizes)
+    actual = problem.run(selective_scan)
+    assert actual["y"].shape == sizes[:3]
+    assert torch.equal(actual["last"], problem.leaves["state"])
+    assert torch.equal(actual["dstate"], problem.dlast)
+
+
+# ---- Under transforms ----
+
+SHAPES = [(2, 9, 3), (2, 9, 3), (3, 4), (2, 9, 4), (2, 9, 4), (2, 3, 4)]
+"""Of x, dt, A, b, c and the state."""
+
+
+def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
+    """Inputs with a new axis of different entries at each given place, or none."""
+    dtype = torch.float64 if backend == "torch" else torch.float32
+    inputs = []
+    for i, (shape, dim) in enumerate(zip(SHAPES, dims, strict=True)):
+        generator = torch.Generator().manual_seed(i)
+        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
+        x = {1: x.abs(), 2: -x.abs()}.get(i, x)
+        inputs.append(x[0] if dim is None else x.movedim(0, dim).contiguous())
+    return inputs
+
+
+def call(*inputs: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+    return selective_scan(*inputs[:5], state=inputs[5] if len(inputs) > 5 else None, backend=backend)
+
+
+def loss(*inputs: Tensor, backend: str = "auto") -> Tensor:
+    y, last = call(*inputs, backend=backend)
+    return y.sin().sum() + last.cos().sum()
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same tensors in the same order, within the bound of their dtype."""
+    actual, expected = tensors(actual), tensors(expected)
+    assert len(actual) == len(expected) > 0
+    for have, want in zip(actual, expected, strict=True):
+        assert (have.shape, have.dtype) == (want.shape, want.dtype)
+        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
+
+
+DIMS = [
+    (0, 0, 0, 0, 0, 0),
+    (0, None, None, None, None, None),
+    (None, None, 0, None, None, None),
+    (3, 1, 2, 0, None, 1),
+    (None, 2, 1, 3, 2, None),
+]
+
+
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+def test_vmap_equals_a_loop(dims: tuple[int | None, ...]) -> None:
+    """Stacked replicas: everything is mapped, or some of it; values, vmap(grad) and grad(vmap)."""
+    inputs = stacked_inputs("torch", dims)
+    assert_same(vmap(call, dims)(*inputs), looped(call, dims, *inputs))
+    gradient = grad(loss, argnums=tuple(range(6)))
+    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
+    total = with_grads(lambda *inputs: vmap(call, dims)(*inputs), *inputs)
+    assert_same(total, with_grads(lambda *inputs: looped(call, dims, *inputs), *inputs))
+
+
+def test_vmap_in_triton() -> None:
+    dims = (0, 0, 0, 0, 0, 0)
+    inputs = stacked_inputs("triton", dims, size=2)
+    gradient = grad(partial(loss, backend="triton"), argnums=tuple(range(6)))
+    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
+
+
+def test_vmap_of_a_loss_under_autograd() -> None:
+    """As replicas are trained: their losses are summed, and autograd is outside. There is no state."""
+    inputs = stacked_inputs("torch", (0,) * 6)[:5]
+
+    def total(*inputs: Tensor) -> Tensor:
+        return vmap(loss)(*inputs)
+
+    assert_same(with_grads(total, *inputs), with_grads(lambda *inputs: looped(loss, (0,) * 5, *inputs), *inputs))
+
+
+def test_vmap_of_vmap() -> None:
+    inputs = [torch.stack([x, x / 2]) for x in stacked_inputs("torch", (0,) * 6)]
+    inputs[2] = inputs[2][0]  # A is the same for all outer ones
+    outer, inner = (0, 0, None, 0, 0, 0), (0,) * 6
+    gradient = grad(loss, argnums=tuple(range(6)))
+    expected = looped(lambda *inputs: looped(gradient, inner, *inputs), outer, *inputs)
+    assert_same(vmap(vmap(gradient, inner), outer)(*inputs), expected)
+
+
+def test_vmap_over_nothing() -> None:
+    inputs = [x[:0] for x in stacked_inputs("torch", (0,) * 6)]
+    grads = vmap(grad(loss, argnums=tuple(range(6))))(*inputs)
+    assert [tuple(x.shape) for x in grads] == [(0, *shape) for shape in SHAPES]
+
+
+def test_jacobians() -> None:
+    """Only the gradient that comes in is mapped."""
+    inputs = [x[:1, :3] if x.ndim == 3 else x for x in stacked_inputs("torch", (None,) * 6)]
+    inputs[5] = stacked_inputs("torch", (None,) * 6)[5][:1]
+    argnums = tuple(range(6))
+    expected = jacrev(by_steps, argnums=argnums)(*inputs)
+    assert_same(jacrev(call, argnums=argnums)(*inputs), expected)
+
+
+def test_refuses_double_backward() -> None:
+    x, *rest = stacked_inputs("torch", (None,) * 6)
+    x.requires_grad_()
+    (dx,) = torch.autograd.grad(loss(x, *rest), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated"):
+        dx.sum().backward()
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_opcheck(dtype: torch.dtype, has_state: bool) -> None:
+    """Schemas, fake tensors, strides and registration of both operators, with groups."""
+    layout = "time first" if dtype == torch.float32 else "cut out"
+    cases = [make_problem((2, 9, 3, 4), dtype, seed=seed, layout=layout, device="cpu") for seed in range(2)]
+    x, dt, b, c = (torch.stack([p.leaves[name] for p in cases], dim=2) for name in ("x", "dt", "b", "c"))
+    A = torch.stack([p.leaves["A"] for p in cases])
+    state = torch.stack([p.leaves["state"] for p in cases], dim=1) if has_state else None
+    leaves = [None if t is None else t.detach().clone().requires_grad_() for t in (x, dt, A, b, c, state)]
+    torch.library.opcheck(torch.ops.rebased.selective_scan.default, (*leaves, 4, "auto"))
+    y, last, starts = torch.ops.rebased.selective_scan(x, dt, A, b, c, state, 4, "auto")
+    for dy, dlast in ((y, None), (None, last), (y, last)):
+        inputs = dy, dlast, x, dt, A, b, c, starts, 4, "auto"
+        torch.library.opcheck(torch.ops.rebased.selective_scan_backward.default, inputs)
+
+
+compiles = pytest.mark.usefixtures("_forget_compilations")
+
+
+@compiles
+@BACKENDS
+def test_compile(backend: str) -> None:
+    inputs = stacked_inputs(backend, (None,) * 6)
+    run = partial(call, backend=backend)
+    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
+
+
+@compiles
+def test_compile_of_vmap() -> None:
+    """As replicas are trained: autograd is outside, or inside."""
+    inputs = stacked_inputs("torch", (0,) * 6)
+    assert_same(with_grads(compiled(vmap(call)), *inputs), with_grads(vmap(call), *inputs))
+    gradient = vmap(grad(loss, argnums=tuple(range(6))))
+    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
+
+
+@compiles
+def test_compile_adapts_to_lengths() -> None:
+    run = compiled(call, dynamic=True)
+    for length in (9, 21, 6):
+        inputs = list(make_problem((2, length, 3, 4), torch.float64).leaves.values())
+        with torch.compiler.set_stance("fail_on_recompile" if length == 21 else "default"):
+            assert_same(with_grads(run, *inputs), with_grads(call, *inputs))
+
+
+@compiles
+def test_export() -> None:
+    class Scan(torch.nn.Module):
+        def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return call(*inputs)
+
+    def inputs(length: int) -> tuple[Tensor, ...]:
+        return tuple(make_problem((2, length, 3, 4)).leaves.values())
+
+    length = torch.export.Dim("length", min=2, max=64)
+    shapes = tuple({1: length} if i in (0, 1, 3, 4) else None for i in range(6))
+    program = torch.export.export(Scan(), inputs(9), dynamic_shapes=(shapes,))
+    assert_same(program.module()(*inputs(20)), call(*inputs(20)))
+
+
+def test_autocast_changes_nothing() -> None:
+    """A projection's bfloat16 output meets a float32 A; what arrives in float32 stays so."""
+    for dtype in (torch.bfloat16, torch.float32):
+        problem = make_problem((2, 9, 3, 4), dtype, other_dtype=torch.float32, device="cpu")
+        expected = problem.run(selective_scan)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            actual = problem.run(selective_scan)
+        assert all(torch.equal(actual[name], expected[name]) for name in expected)
+        token = {name: x[:, 0] if x.ndim == 3 and name != "state" else x for name, x in problem.leaves.items()}
+        expected_y, expected_state = selective_scan_step(**token)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y, state = selective_scan_step(**token)
+        assert (y.dtype, state.dtype) == (dtype, torch.float32)
+        assert torch.equal(y, expected_y)
+        assert torch.equal(state, expected_state)
+
+
+# ---- Bad input ----
+
+GOOD = dict(zip(("x", "dt", "A", "b", "c", "state"), (torch.zeros(shape) for shape in SHAPES), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (TypeError, r"x is a list; it must be a tensor", {"x": [1.0]}),
+        (ValueError, r"x has dtype torch.int64; it may be float16", {"x": GOOD["x"].long()}),
+        (ValueError, r"x has shape \(2, 9\); it must have 3 axes \(B, T, M\)", {"x": GOOD["x"][..., 0]}),
+        (ValueError, r"x has shape \(2, 9, 0\); its last axis must not be empty", {"x": GOOD["x"][..., :0]}),
+        (ValueError, r"dt has shape \(2, 9, 1\); it must be \(2, 9, 3\) to go with x and A", {"dt": GOOD["dt"][..., :1]}),
+        (ValueError, r"A has shape \(2, 4\); it must be \(3, 4\)", {"A": GOOD["A"][:2]}),
+        (ValueError, r"A has shape \(3,\); it must have 2 axes \(M, N\)", {"A": GOOD["A"][:, 0]}),
+        (ValueError, r"A has shape \(3, 0\); its last axis must not be empty", {"A": GOOD["A"][:, :0]}),
+        (ValueError, r"b has shape \(2, 9, 3\); it must be \(2, 9, 4\)", {"b": GOOD["b"][..., :3]}),
+        (ValueError, r"c has shape \(2, 8, 4\); it must be \(2, 9, 4\)", {"c": GOOD["c"][:, :8]}),
+        (ValueError, r"c has dtype torch.bool", {"c": GOOD["c"].bool()}),
+        (ValueError, r"b is on meta, x and A on cpu", {"b": GOOD["b"].to("meta")}),
+        (ValueError, r"state has shape \(1, 3, 4\); it must be \(2, 3, 4\)", {"state": GOOD["state"][:1]}),
+        (ValueError, r"state has dtype torch.float16; these inputs need torch.float32", {"state": GOOD["state"].half()}),
+        (ValueError, r"state has dtype torch.float64; these inputs need", {"state": GOOD["state"].double()}),
+        (TypeError, r"state is a tuple; it must be a tensor", {"state": (1,)}),
+    ],
+)
+def test_bad_input(error: type[Exception], message: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        selective_scan(**GOOD | changes)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (ValueError, r"x has shape \(2, 9, 3\); it must have 2 axes \(B, M\)", {"x": GOOD["x"]}),
+        (ValueError, r"dt has shape \(1, 3\); it must be \(2, 3\)", {"dt": GOOD["dt"][:1, 0]}),
+        (TypeError, r"state is None; it must be a tensor", {"state": None}),
+        (ValueError, r"state has dtype torch.float64", {"state": GOOD["state"].double()}),
+    ],
+)
+def test_bad_step(error: type[Exception], message: str, changes: dict[str, Any]) -> None:
+    token = {name: x[:, 0] if name in ("x", "dt", "b", "c") else x for name, x in GOOD.items()}
+    with pytest.raises(error, match=f"^{message}"):
+        selective_scan_step(**token | changes)
+
+
+def test_bad_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^backend='cuda' is unknown; it may be 'auto', 'torch', 'triton'"):
+        selective_scan(**GOOD, backend="cuda")
+    doubles = {name: x.double() for name, x in GOOD.items()}
+    with pytest.raises(ValueError, match=r"^backend='triton' computes in float32, and x has dtype float64; use"):
+        selective_scan(**doubles, backend="triton")
+    wide = [torch.zeros(*shape[:-1], module.MAX_TRITON_STATE_DIM + 1) for shape in SHAPES[2:5]]
+    with pytest.raises(ValueError, match=r"^backend='triton' takes states up to"):
+        selective_scan(GOOD["x"], GOOD["dt"], *wide, backend="triton")
+    monkeypatch.setattr(backends, "IS_INTERPRETED", False)
+    with pytest.raises(ValueError, match="backend='triton' needs a CUDA device, and x is on cpu"):
+        selective_scan(**GOOD, backend="triton")
+
+
+def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="rebased.ops.scan_common"):
+        selective_scan(**GOOD)
+    assert caplog.messages == ["backend='auto' chose 'torch' for (2, 9, 1, 3) on cpu"]

@@ -113,11 +113,12 @@ def test_masked_tokens_leave_the_state() -> None:
     with torch.no_grad():
         _, state = mixer(x[:, :70], state=state)
         y, state = mixer(masked, state=state, key_mask=mask)
+        z, after = mixer(x[:, :3], state=state)
         for row in range(3):
-            alone = torch.cat([x[row, :70], x[row, mask[row]]])[None]
+            alone = torch.cat([x[row, :70], x[row, mask[row]], x[row, :3]])[None]
             expected, last = by_hand(mixer, alone)
-            torch.testing.assert_close(y[row, mask[row]], expected[0, 70:])
-            torch.testing.assert_close(hidden_of(mixer, state)[row], last[0])
+            torch.testing.assert_close(torch.cat([y[row, mask[row]], z[row]]), expected[0, 70:])
+            torch.testing.assert_close(hidden_of(mixer, after)[row], last[0])
 
 
 def test_float32_is_close() -> None:

@@ -259,7 +259,7 @@ def test_sums_beyond_float16(backend: str) -> None:
 
 
 def test_saves_few_states() -> None:
-    """The inputs themselves, and a state for every chunk."""
+    """The inputs themselves, and states before and after each chunk."""
     saved: list[Tensor] = []
 
     def pack(x: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ def test_saves_few_states() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         selective_scan(**leaves)
     inputs = {x.data_ptr() for x in leaves.values()}
-    assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 3, 1, 3, 4)]
+    assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 4, 1, 3, 4)]
 
 
 def test_no_tensor_of_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,12 @@ def test_no_tensor_of_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
         return scan(decay, inputs, *rest, **settings)
 
     monkeypatch.setattr(module, "linear_recurrence_", spy)
-    for limit in (100, 300, 500):
+    leaves = [x.expand(3, *x.shape).clone() for x in make_problem((5, 10, 2, 4), has_state=False).leaves.values()]
+    # A chunk of one group and one sequence has 8 · 2 · 4 numbers: that many, all groups, two sequences.
+    for limit, expected in ((100, 64), (300, 3 * 64), (500, 2 * 3 * 64)):
         monkeypatch.setattr(module, "PIECE_NUMBERS", limit)
-        leaves = [x[None].expand(3, *x.shape).clone() for x in make_problem((5, 10, 2, 4), has_state=False).leaves.values()]
         vmap(grad(lambda *inputs: selective_scan(*inputs)[0].sum()))(*leaves)
-        assert max(sizes) == limit // 64 * 64
+        assert max(sizes) == expected
         sizes.clear()
 
 
@@ -439,9 +440,9 @@ def test_opcheck(dtype: torch.dtype, has_state: bool) -> None:
     state = torch.stack([p.leaves["state"] for p in cases], dim=1) if has_state else None
     leaves = [None if t is None else t.detach().clone().requires_grad_() for t in (x, dt, A, b, c, state)]
     torch.library.opcheck(torch.ops.rebased.selective_scan.default, (*leaves, 4, "auto"))
-    y, last, starts = torch.ops.rebased.selective_scan(x, dt, A, b, c, state, 4, "auto")
+    y, last, states = torch.ops.rebased.selective_scan(x, dt, A, b, c, state, 4, "auto")
     for dy, dlast in ((y, None), (None, last), (y, last)):
-        inputs = dy, dlast, x, dt, A, b, c, starts, 4, "auto"
+        inputs = dy, dlast, x, dt, A, b, c, states, 4, "auto"
         torch.library.opcheck(torch.ops.rebased.selective_scan_backward.default, inputs)
 
 

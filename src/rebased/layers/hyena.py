@@ -131,17 +131,14 @@ class Hyena(Mixer):
 
     def _count(
         self, x: Tensor, state: HyenaState | None, key_mask: Tensor | None, num_places: int
-    ) -> tuple[Any, Tensor | None]:
+    ) -> tuple[Int[Tensor, " B"], Tensor | None]:
         """Tokens so far, and the mask; ValueError for too many, of which the number of places may tell nothing.
 
         Where it does not, the mask comes from checked numbers, so that no compiler drops the check.
         """
         T = x.shape[1]
-        if state is None:
-            if num_places <= self.seq_len:
-                return None, key_mask
-            if key_mask is None:
-                raise ValueError(f"x has {T} tokens; seq_len={self.seq_len} is the most that this Hyena takes")
+        if num_places > self.seq_len and state is None and key_mask is None:
+            raise ValueError(f"x has {T} tokens; seq_len={self.seq_len} is the most that this Hyena takes")
         before = x.new_zeros(x.shape[0], dtype=torch.int64) if state is None else state.count
         count = before + (T if key_mask is None else key_mask.sum(dim=1))
         if num_places > self.seq_len:

@@ -43,7 +43,7 @@ STACKS: dict[str, Stack] = {
     "conv_rwkv": _after_conv(_layer("rwkv", layer=1, num_layers=2)),
     "mamba": _twice(_mamba("own")),
     "mamba_published": _twice(_mamba("published")),
-    "hyena": lambda seq_len: (_layer("hyena", seq_len=seq_len),) * 2,
+    "hyena": lambda seq_len: (_layer("hyena", seq_len=seq_len, first_filter=False),) * 2,
     "h3": _twice(_layer("h3")),
     "based": _after_conv(_layer("based")),
     "rebased": _after_conv(_layer("rebased")),

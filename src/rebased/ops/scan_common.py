@@ -55,9 +55,9 @@ def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None) -> bo
 
 
 def pieces(batch_size: int, num_groups: int, numbers: int, limit: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the groups, so that a piece has up to ``limit`` numbers if one row of a group has."""
-    num_rows = max(1, limit // max(1, numbers * num_groups))
-    groups_at_once = max(1, limit // max(1, numbers)) if num_rows == 1 else num_groups
+    """Slices of batch and groups: with ``numbers`` for each sequence of a group, each has up to ``limit``, or one such."""
+    groups_at_once = max(1, min(num_groups, limit // numbers))
+    num_rows = max(1, limit // (numbers * groups_at_once))
     for row in range(0, batch_size, num_rows):
         for group in range(0, num_groups, groups_at_once):
             yield slice(row, row + num_rows), slice(group, group + groups_at_once)

@@ -124,24 +124,21 @@ def _no_triton_for(x: Tensor, A: Tensor) -> str | None:
 def _forward(
     x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor | None, chunk: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the last state, and the state before each chunk."""
+    """y, the last state, and all that are kept, (B, ·, G, M, N): the state before each chunk, and the last."""
     if runs_on_triton(backend, "x", x, _no_triton_for(x, A)):
         from rebased.ops.triton import selective_scan
 
         return selective_scan.forward(x, dt, A, b, c, state, chunk)
-    y, last, starts = _forward_fake(x, dt, A, b, c, state, chunk, backend)
-    last = last.zero_() if state is None else last.copy_(state)
+    y, last, kept = _forward_fake(x, dt, A, b, c, state, chunk, backend)
+    kept[:, 0] = 0 if state is None else state
     for rows, groups in pieces(x.shape[0], x.shape[2], chunk * math.prod(A.shape[1:]), PIECE_NUMBERS):
-        h = last[rows, groups]
-        for index in range(starts.shape[1]):
+        for index in range(kept.shape[1] - 1):
             at = rows, slice(index * chunk, (index + 1) * chunk), groups
-            starts[rows, index, groups] = h
-            decay, inputs = _recurrence(*(tensor.to(h.dtype) for tensor in (x[at], dt[at], A[groups], b[at])))
-            states = linear_recurrence_(decay, inputs, h)
-            h = states[:, -1].clone()
-            y[at] = states.mul_(c[at].to(h.dtype)[..., None, :]).sum(dim=-1)
-        last[rows, groups] = h
-    return y, last, starts
+            decay, inputs = _recurrence(*(tensor.to(kept.dtype) for tensor in (x[at], dt[at], A[groups], b[at])))
+            states = linear_recurrence_(decay, inputs, kept[rows, index, groups])
+            kept[rows, index + 1, groups] = states[:, -1]
+            y[at] = states.mul_(c[at].to(kept.dtype)[..., None, :]).sum(dim=-1)
+    return y, last.copy_(kept[:, -1]), kept
 
 
 def _backward(
@@ -152,7 +149,7 @@ def _backward(
     A: Tensor,
     b: Tensor,
     c: Tensor,
-    starts: Tensor,
+    kept: Tensor,
     chunk: int,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -162,16 +159,16 @@ def _backward(
     if runs_on_triton(backend, "x", x, _no_triton_for(x, A)):
         from rebased.ops.triton import selective_scan
 
-        return selective_scan.backward(dy, dlast, x, dt, A, b, c, starts, chunk)
-    dx, ddt, _, db, dc, dstate = _backward_fake(dy, dlast, x, dt, A, b, c, starts, chunk, backend)
+        return selective_scan.backward(dy, dlast, x, dt, A, b, c, kept, chunk)
+    dx, ddt, _, db, dc, dstate = _backward_fake(dy, dlast, x, dt, A, b, c, kept, chunk, backend)
     dstate = dstate.zero_() if dlast is None else dstate.copy_(dlast)
-    dA = starts.new_zeros(A.shape)
+    dA = kept.new_zeros(A.shape)
     for rows, groups in pieces(x.shape[0], x.shape[2], chunk * math.prod(A.shape[1:]), PIECE_NUMBERS):
         dh = dstate[rows, groups]
-        for index in reversed(range(starts.shape[1])):
+        for index in reversed(range(kept.shape[1] - 1)):
             at = rows, slice(index * chunk, (index + 1) * chunk), groups
             inputs = (tensor.to(dh.dtype) for tensor in (dy[at], x[at], dt[at], A[groups], b[at], c[at]))
-            dx[at], ddt[at], partial, db[at], dc[at], dh = _chunk_backward(dh, starts[rows, index, groups], *inputs)
+            dx[at], ddt[at], partial, db[at], dc[at], dh = _chunk_backward(dh, kept[rows, index, groups], *inputs)
             dA[groups] += partial
         dstate[rows, groups] = dh
     return dx, ddt, dA.to(A.dtype), db, dc, dstate
@@ -190,10 +187,10 @@ def _chunk_backward(
     At its most four tensors of the states' size are there at once.
     """
     decay, inputs = _recurrence(x, dt, A, b)
-    kept = decay.clone()
-    states = linear_recurrence_(kept.clone(), inputs, first)
-    kept[:, 0].mul_(first)
-    kept[:, 1:].mul_(states[:, :-1])  # decay_t · h_{t-1}
+    carried = decay.clone()
+    states = linear_recurrence_(carried.clone(), inputs, first)
+    carried[:, 0].mul_(first)
+    carried[:, 1:].mul_(states[:, :-1])  # decay_t · h_{t-1}
     dc = torch.matmul(dy[..., None, :], states)[..., 0, :]
     # Over the states their gradients are written: dh_t = dy_t c_tᵀ + decay_{t+1} · dh_{t+1}.
     dstates = torch.mul(dy[..., None], c[..., None, :], out=states)
@@ -201,7 +198,7 @@ def _chunk_backward(
     linear_recurrence_(decay[:, 1:], dstates[:, :-1], dstates[:, -1], reverse=True)
     dfirst = decay[:, 0] * dstates[:, 0]
     db = torch.matmul((dt * x)[..., None, :], dstates)[..., 0, :]
-    dexponents = kept.mul_(dstates)  # of dt·A
+    dexponents = carried.mul_(dstates)  # of dt·A
     dinputs = dstates.mul_(b[..., None, :]).sum(dim=-1)  # of dt·x
     ddt = dinputs * x + (dexponents * A).sum(dim=-1)
     dA = dexponents.mul_(dt[..., None]).sum(dim=(0, 1))
@@ -216,7 +213,8 @@ def _forward_fake(
 ) -> tuple[Tensor, Tensor, Tensor]:
     num_chunks = (x.shape[1] + chunk - 1) // chunk
     last = x.new_empty(x.shape[0], *A.shape, dtype=compute_dtype(x))
-    return torch.empty_like(x), last, last.new_empty(x.shape[0], num_chunks, *A.shape)
+    # A traced size of num_chunks alone would make torch.export ask whether it is 1.
+    return torch.empty_like(x), last, last.new_empty(x.shape[0], num_chunks + 1, *A.shape)
 
 
 def _backward_fake(
@@ -227,12 +225,12 @@ def _backward_fake(
     A: Tensor,
     b: Tensor,
     c: Tensor,
-    starts: Tensor,
+    kept: Tensor,
     chunk: int,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     dx, ddt, db, dc = (torch.empty_like(like) for like in (x, dt, b, c))
-    return dx, ddt, A.new_empty(A.shape), db, dc, starts.new_empty(x.shape[0], *A.shape)
+    return dx, ddt, A.new_empty(A.shape), db, dc, kept.new_empty(x.shape[0], *A.shape)
 
 
 # ---- Under vmap ----
@@ -262,10 +260,10 @@ def _num_groups(A: Tensor, dim: int | None) -> int:
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, state, chunk, backend = inputs
-    starts = output[2]
+    kept = output[2]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(starts)
-    ctx.save_for_backward(*tensors, starts)
+    ctx.mark_non_differentiable(kept)
+    ctx.save_for_backward(*tensors, kept)
     ctx.has_state = state is not None
     ctx.settings = chunk, backend
 
@@ -279,7 +277,7 @@ def _differentiate(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _: Any) ->
 
 _selective_scan_backward = define_operator(
     "selective_scan_backward(Tensor? dy, Tensor? dlast, Tensor x, Tensor dt, Tensor A, Tensor b, Tensor c, "
-    "Tensor starts, int chunk, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "Tensor kept, int chunk, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_backward,
     fake=_backward_fake,
     vmap=_backward_vmap,

@@ -20,7 +20,7 @@ def softmax_attention(
     causal: bool,
     dropout: float,
 ) -> Float[Tensor, "B P H D"]:
-    """Softmax attention over the keys that are ``visible``, or over those up to each query (``causal``), or over all."""
+    """Softmax attention over the ``visible`` keys, or those up to each query (``causal``), or all of them."""
     num_heads, num_key_heads = q.shape[2], k.shape[2]
     mask = None if visible is None else visible[:, None]
     k, v = k.transpose(1, 2), v.transpose(1, 2)

@@ -1,0 +1,800 @@
+"""wkv against its two sums in float64, and against a loop over time: in plain torch, and in Triton's interpreter."""
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.func import grad, jacrev, vmap
+
+from rebased.ops import backends
+from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
+from transform_cases import looped, tensors, with_grads
+
+module = importlib.import_module("rebased.ops.wkv")  # not the function of that name
+WKVState, initial_wkv_state, wkv, wkv_step = module.WKVState, module.initial_wkv_state, module.wkv, module.wkv_step
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = {
+    "torch": [torch.float64, torch.float32, torch.float16, torch.bfloat16],
+    # The interpreter's bfloat16 is not to be relied on.
+    "triton": [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])],
+}
+BACKENDS = pytest.mark.parametrize("backend", DTYPES)
+
+compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks, and pieces of the batch and of groups, also for a few tokens."""
+    monkeypatch.setattr(module, "CHUNK", 8)
+    monkeypatch.setattr(module, "PIECE_NUMBERS", 60)
+
+
+@pytest.fixture
+def _forget_compilations() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# ---- The oracles ----
+
+Results = tuple[Tensor, Tensor, Tensor]
+"""Output, and the last numerator and denominator as they are, not divided by anything."""
+
+
+def by_sums(
+    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, numerator: Tensor, denominator: Tensor, key_mask: Tensor
+) -> Results:
+    """The definition, with a weight for each pair of tokens; the past is one more token, before all others."""
+    keys = k.where(key_mask[..., None], 0)[:, None]
+    values = v.where(key_mask[..., None], 0)[:, None]
+    count = key_mask.cumsum(dim=1)
+    between = (count[:, :, None] - 1 - count[:, None, :])[..., None]  # (B, T, S, 1): tokens after s and before t
+    seen = (key_mask[:, :, None] & key_mask[:, None, :])[..., None] & (between >= 0)
+    weights = torch.where(seen, (keys - between * decay).exp(), 0.0)
+    own = (bonus + keys[:, 0]).exp()
+    left = (-(count - 1)[..., None] * decay).exp()  # of the past, before each token
+    above = (weights * values).sum(dim=2) + own * values[:, 0] + left * numerator[:, None]
+    below = weights.sum(dim=2) + own + left * denominator[:, None]
+    total = count[:, -1:, None]
+    final = torch.where(key_mask[..., None], (keys[:, 0] - (total - count[..., None]) * decay).exp(), 0.0)
+    left = (-total[:, 0] * decay).exp()
+    last = (final * values[:, 0]).sum(dim=1) + left * numerator, final.sum(dim=1) + left * denominator
+    return (above / below).where(key_mask[..., None], 0.0), *last
+
+
+def by_steps(
+    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: tuple[Tensor, Tensor, Tensor], key_mask: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """One token after another, relative to a running maximum: for k whose exponentials do not exist."""
+    numerator, denominator, maximum = state
+    outs = []
+    for t in range(k.shape[1]):
+        key, value, real = k[:, t], v[:, t], key_mask[:, t, None]
+        top = torch.maximum(maximum, bonus + key).detach()
+        past, own = (maximum - top).exp(), (bonus + key - top).exp()
+        out = (past * numerator + own * value) / (past * denominator + own)
+        outs.append(out.where(real, 0))
+        top = torch.maximum(maximum - decay, key).detach()
+        past, own = (maximum - decay - top).exp(), (key - top).exp()
+        numerator = (past * numerator + own * value).where(real, numerator)
+        denominator = (past * denominator + own).where(real, denominator)
+        maximum = top.where(real, maximum)
+    return torch.stack(outs, dim=1), (numerator, denominator, maximum)
+
+
+@dataclass(frozen=True)
+class Problem:
+    leaves: dict[str, Tensor]
+    """k, v, decay, bonus and perhaps numerator, denominator and maximum."""
+    douts: dict[str, Tensor]
+    """Gradients of those of out, numerator and denominator that the loss depends on; the latter two undivided."""
+    key_mask: Tensor | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.leaves["v"].dtype
+
+    @property
+    def has_state(self) -> bool:
+        return "numerator" in self.leaves
+
+    def run(self, function: Callable[..., Results]) -> dict[str, Tensor]:
+        """Results, and the gradient of each leaf."""
+        leaves = {name: x.detach().requires_grad_() for name, x in self.leaves.items()}
+        found = dict(zip(("out", "numerator", "denominator"), function(**leaves, key_mask=self.key_mask), strict=True))
+        used = [found[name] for name in self.douts]
+        grads = torch.autograd.grad(used, list(leaves.values()), list(self.douts.values()), allow_unused=True)
+        grads = [torch.zeros_like(x) if dx is None else dx for x, dx in zip(leaves.values(), grads, strict=True)]
+        for (name, x), dx in zip(leaves.items(), grads, strict=True):
+            assert (dx.dtype, dx.shape, dx.device) == (x.dtype, x.shape, x.device), name
+        return {name: x.detach() for name, x in found.items()} | {
+            f"d{name}": dx for name, dx in zip(leaves, grads, strict=True)
+        }
+
+    def to(self, dtype: torch.dtype) -> "Problem":
+        leaves, douts = ({name: x.to(dtype) for name, x in xs.items()} for xs in (self.leaves, self.douts))
+        return Problem(leaves, douts, self.key_mask)
+
+    def definition(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        def run(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, key_mask: Tensor | None, **state: Tensor) -> Results:
+            if key_mask is None:
+                key_mask = torch.ones(k.shape[:2], dtype=torch.bool, device=DEVICE)
+            numerator = denominator = torch.zeros_like(k[:, 0])
+            if state:
+                scale = state["maximum"].exp()
+                numerator, denominator = state["numerator"] * scale, state["denominator"] * scale
+            return by_sums(k, v, decay, bonus, numerator, denominator, key_mask)
+
+        return self.to(dtype).run(run)
+
+    def assert_close(self, actual: dict[str, Tensor]) -> None:
+        compute = torch.float64 if self.dtype == torch.float64 else torch.float32
+        assert (actual["out"].dtype, actual["numerator"].dtype) == (self.dtype, compute)
+        exact = self.definition(torch.float64)
+        rounded = {name: y.to(actual[name].dtype) for name, y in self.definition(compute).items()}
+        # Gradients of few tokens are mostly cancellation: what they are the sums of is of the size of v and of dout.
+        floor = torch.stack([dout.double().norm() for dout in self.douts.values()]).norm().item()
+        assert_close_in(self.dtype, actual, exact, rounded, floor=floor)
+
+
+def call(
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bonus: Tensor,
+    key_mask: Tensor | None = None,
+    backend: str = "auto",
+    **state: Tensor,
+) -> Results:
+    out, last = wkv(
+        k, v, decay, bonus, key_mask=key_mask, state=WKVState(**state) if state else None, backend=backend
+    )
+    return out, *undivided(last)
+
+
+def undivided(state: Any) -> tuple[Tensor, Tensor]:
+    assert not state.maximum.requires_grad
+    scale = state.maximum.exp()
+    return state.numerator * scale, state.denominator * scale
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "cut out": lambda x: torch.cat([x, x, x], dim=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
+    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+}
+
+
+def make_problem(
+    sizes: tuple[int, int, int],
+    dtype: torch.dtype = torch.float32,
+    *,
+    seed: int = 0,
+    layout: str = "contiguous",
+    has_state: bool = True,
+    masked: bool = False,
+    outputs: tuple[str, ...] = ("out", "numerator", "denominator"),
+    parameter_dtype: torch.dtype | None = None,
+    device: str = DEVICE,
+) -> Problem:
+    B, T, M = sizes
+    generator = torch.Generator().manual_seed(seed)
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+    leaves = {
+        "k": LAYOUTS[layout](2 * draw(B, T, M)),
+        "v": LAYOUTS[layout](draw(B, T, M)),
+        "decay": draw(M, dtype=torch.float64).exp().to(parameter_dtype or dtype),
+        "bonus": draw(M, dtype=parameter_dtype or dtype),
+    }
+    if has_state:
+        leaves |= {
+            "numerator": draw(B, M, dtype=compute),
+            "denominator": draw(B, M, dtype=compute).abs() + 0.1,
+            "maximum": 2 * draw(B, M, dtype=compute),
+        }
+    douts = {"out": draw(B, T, M)} | {name: draw(B, M, dtype=compute) for name in ("numerator", "denominator")}
+    key_mask = (torch.rand(B, T, generator=generator) < 0.6).to(device) if masked else None
+    return Problem(leaves, {name: douts[name] for name in outputs}, key_mask)
+
+
+@st.composite
+def problems(draw: st.DrawFn, dtypes: list[torch.dtype]) -> Problem:
+    dtype = draw(st.sampled_from(dtypes))
+    lengths = st.integers(1, 40) | st.sampled_from([1, 7, 8, 9, 16, 17])
+    outputs = [("out", "numerator", "denominator"), ("out",), ("numerator",), ("denominator",)]
+    return make_problem(
+        (draw(st.integers(1, 3)), draw(lengths), draw(st.integers(1, 7))),
+        dtype,
+        seed=draw(st.integers(0, 2**32)),
+        layout=draw(st.sampled_from(list(LAYOUTS))),
+        has_state=draw(st.booleans()),
+        masked=draw(st.booleans()),
+        outputs=draw(st.sampled_from(outputs)),
+        parameter_dtype=draw(st.sampled_from([dtype, *([] if dtype == torch.float64 else [torch.float32])])),
+    )
+
+
+@given(data=st.data())
+@settings(max_examples=120)
+def test_torch_equals_the_definition(data: st.DataObject) -> None:
+    problem = data.draw(problems(DTYPES["torch"]))
+    problem.assert_close(problem.run(partial(call, backend="torch")))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("length", [127, 128, 129, 300])
+def test_chunks_of_their_real_size(length: int, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    problem = make_problem((2, length, 3), torch.float64, masked=masked)
+    problem.assert_close(problem.run(call))
+
+
+@given(data=st.data())
+@settings(max_examples=30)
+def test_the_two_oracles_agree(data: st.DataObject) -> None:
+    problem = data.draw(problems([torch.float64]))
+
+    def run(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, key_mask: Tensor | None, **state: Tensor) -> Results:
+        if key_mask is None:
+            key_mask = torch.ones(k.shape[:2], dtype=torch.bool, device=DEVICE)
+        first = tuple(state.values()) or tuple(initial_wkv_state(k.shape[0], k.shape[2], device=DEVICE, dtype=k.dtype))
+        out, last = by_steps(k, v, decay, bonus, first, key_mask)
+        return out, *undivided(WKVState(*last[:2], last[2].detach()))
+
+    problem.assert_close(problem.run(run))
+
+
+@BACKENDS
+def test_by_hand(backend: str) -> None:
+    """With decay ln 2 weights halve, and keys ln n weigh n; a bonus of ln 3 triples a token's own weight."""
+    k = torch.tensor([2.0, 6.0, 1.0], device=DEVICE).log()[None, :, None]
+    v = torch.tensor([1.0, 4.0, 10.0], device=DEVICE)[None, :, None]
+    decay, bonus = (torch.tensor([x], device=DEVICE).log() for x in (2.0, 3.0))
+    out, state = wkv(k, v, decay, bonus, backend=backend)
+    # 1; (2·1 + 18·4) / 20; (1·1 + 6·4 + 3·10) / 10
+    assert out.flatten().tolist() == pytest.approx([1, 3.7, 5.5])
+    numerator, denominator = undivided(state)
+    assert numerator.item() == pytest.approx(22.5)  # (1 + 24) / 2 + 10
+    assert denominator.item() == pytest.approx(4.5)  # (1 + 6) / 2 + 1
+
+
+@BACKENDS
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("border", [1, 8, 11, 18])
+def test_pieces_are_the_whole(backend: str, border: int, masked: bool) -> None:
+    """Outputs, sums and gradients, which flow through the state that is passed on, whatever its maximum is."""
+    problem = make_problem((2, 19, 9), torch.float64 if backend == "torch" else torch.float32, masked=masked)
+
+    def in_pieces(
+        k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, key_mask: Tensor | None, **first: Tensor
+    ) -> Results:
+        state, outs = WKVState(**first), []
+        for at in (slice(border), slice(border, None)):
+            mask = None if key_mask is None else key_mask[:, at]
+            out, state = wkv(k[:, at], v[:, at], decay, bonus, key_mask=mask, state=state, backend=backend)
+            outs.append(out)
+        return torch.cat(outs, dim=1), *undivided(state)
+
+    problem.assert_close(problem.run(in_pieces))
+
+
+def test_steps_are_the_whole() -> None:
+    def one_by_one(
+        k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, key_mask: Tensor | None, **first: Tensor
+    ) -> Results:
+        state = WKVState(**first) if first else initial_wkv_state(*k[:, 0].shape, device=DEVICE, dtype=k.dtype)
+        outs = []
+        for t in range(k.shape[1]):
+            out, state = wkv_step(k[:, t], v[:, t], decay, bonus, state)
+            outs.append(out)
+        return torch.stack(outs, dim=1), *undivided(state)
+
+    for dtype in DTYPES["torch"]:
+        for has_state in (False, True):
+            problem = make_problem((2, 12, 3), dtype, has_state=has_state)
+            problem.assert_close(problem.run(one_by_one))
+
+
+@BACKENDS
+def test_the_maximum_of_a_state_is_arbitrary(backend: str) -> None:
+    """Sums may be divided by anything that leaves them representable."""
+    problem = make_problem((2, 11, 9))
+    shift = torch.tensor([-3.0, 5.5], device=DEVICE)[:, None]
+    names = "numerator", "denominator", "maximum"
+    numerator, denominator, maximum = (problem.leaves[name] for name in names)
+    shifted = numerator * (-shift).exp(), denominator * (-shift).exp(), maximum + shift
+    for state in ((numerator, denominator, maximum), shifted):
+        other = Problem(problem.leaves | dict(zip(names, state, strict=True)), problem.douts)
+        other.assert_close(other.run(partial(call, backend=backend)))
+
+
+# ---- Masked tokens ----
+
+
+@BACKENDS
+def test_masked_tokens_leave_the_state(backend: str) -> None:
+    """Not a bit changes, in a sequence of such tokens as at the end of another one."""
+    leaves = make_problem((2, 21, 9)).leaves
+    inputs = {name: leaves[name] for name in ("k", "v", "decay", "bonus")}
+    state = WKVState(*(leaves[name] for name in WKVState._fields))
+    for first in (state, initial_wkv_state(2, 9, device=DEVICE)):
+        mask = torch.zeros(2, 21, dtype=torch.bool, device=DEVICE)
+        out, last = wkv(**inputs, key_mask=mask, state=first, backend=backend)
+        assert torch.equal(out, torch.zeros_like(out))
+        assert all(map(torch.equal, last, first))
+        mask[:, :14] = True
+        _, last = wkv(**inputs, key_mask=mask, state=first, backend=backend)
+        cut = {name: x[:, :14] if x.ndim == 3 else x for name, x in inputs.items()}
+        _, expected = wkv(**cut, state=first, backend=backend)
+        assert all(map(torch.equal, last, expected))
+
+
+@BACKENDS
+def test_masked_tokens_might_not_be_there(backend: str) -> None:
+    leaves = make_problem((2, 21, 9), has_state=False).leaves
+    there = torch.rand(21, generator=torch.Generator().manual_seed(0)) < 0.5
+    out, state = wkv(**leaves, key_mask=there.to(DEVICE).expand(2, 21), backend=backend)
+    kept = {name: x[:, there] if x.ndim == 3 else x for name, x in leaves.items()}
+    expected, expected_state = wkv(**kept, backend=backend)
+    assert_same((out[:, there], undivided(state)), (expected, undivided(expected_state)))
+
+
+@BACKENDS
+def test_nothing_of_masked_tokens_enters(backend: str) -> None:
+    """Not even NaN, also not into gradients; nor does the gradient of an output that is zero anyway."""
+    problem = make_problem((2, 21, 9), masked=True)
+    run = partial(call, backend=backend)
+    expected = problem.run(run)
+    assert problem.key_mask is not None
+    masked = ~problem.key_mask[..., None]
+    poisoned = {name: x.masked_fill(masked, torch.nan) if name in ("k", "v") else x for name, x in problem.leaves.items()}
+    douts = problem.douts | {"out": problem.douts["out"].masked_fill(masked, torch.inf)}
+    actual = Problem(poisoned, douts, problem.key_mask).run(run)
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+    assert all((actual[name].masked_select(masked) == 0).all() for name in ("dk", "dv"))
+
+
+# ---- Numerics ----
+
+
+@BACKENDS
+@pytest.mark.parametrize("scale", [30.0, 1e4])
+def test_extreme_keys(backend: str, scale: float) -> None:
+    """Of these k no exponential exists in float32, the differences of most are beyond it too."""
+    problem = make_problem((2, 40, 9), has_state=False)
+    leaves = problem.leaves | {"k": problem.leaves["k"].div(3).clamp(-1, 1) * scale}
+    leaves["k"][:, ::3] = leaves["k"][:, :1]  # some are close to one another
+    names = list(leaves)
+
+    def run(function: Callable[..., Any], dtype: torch.dtype) -> dict[str, Tensor]:
+        inputs = [x.to(dtype).requires_grad_() for x in leaves.values()]
+        out = function(*inputs)
+        grads = torch.autograd.grad(out, inputs, problem.douts["out"].to(dtype))
+        return {"out": out.detach()} | {f"d{name}": dx for name, dx in zip(names, grads, strict=True)}
+
+    def loop(*inputs: Tensor) -> Tensor:
+        first = initial_wkv_state(2, 9, device=DEVICE, dtype=inputs[0].dtype)
+        return by_steps(*inputs, first, torch.ones(2, 40, dtype=torch.bool, device=DEVICE))[0]
+
+    actual = run(lambda *inputs: wkv(*inputs, backend=backend)[0], torch.float32)
+    expected = run(loop, torch.float64)
+    assert all(x.isfinite().all() for x in actual.values())
+    assert_close_in(torch.float32, actual, expected, actual, floor=problem.douts["out"].norm().item())
+    for name, want in expected.items():  # the loop's running maximum loses digits of large keys; this does not
+        assert relative_rms(actual[name], want) <= 1e-5 or want.norm() < 1e-3, name
+
+
+@BACKENDS
+def test_extreme_keys_leave_a_finite_state(backend: str) -> None:
+    leaves = make_problem((2, 20, 9), has_state=False).leaves
+    for key in (-1e4, 1e4):
+        k = torch.full_like(leaves["k"], key)
+        out, state = wkv(**leaves | {"k": k}, backend=backend)
+        assert all(x.isfinite().all() for x in (out, *state))
+        assert (state.denominator >= 0.3).all()
+        # Another piece, whose keys are at the other end.
+        out, state = wkv(**leaves | {"k": -k}, state=state, backend=backend)
+        assert all(x.isfinite().all() for x in (out, *state))
+        assert (state.denominator >= 0.3).all()
+
+
+@BACKENDS
+def test_slow_decay_after_one_large_key(backend: str) -> None:
+    """The first token dominates, then fades over hundreds of tokens, and the sums do not vanish with it."""
+    length = 200 if backend == "torch" else 40
+    k = torch.full((1, length, 1), -60.0, device=DEVICE)
+    k[:, 0] = 60.0
+    v = torch.randn(1, length, 1, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    decay, bonus = torch.full((1,), 160 / length, device=DEVICE), torch.zeros(1, device=DEVICE)
+    out, state = wkv(k, v, decay, bonus, backend=backend)
+    exact = [x.double() for x in (k, v, decay, bonus)]
+    zeros = torch.zeros(1, 1, dtype=torch.float64, device=DEVICE)
+    expected = by_sums(*exact, zeros, zeros, torch.ones(1, length, dtype=torch.bool, device=DEVICE))
+    assert relative_rms(out, expected[0]) < 1e-5
+    assert state.denominator.item() > 0.3
+
+
+def test_long_sequences_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slowest decay that RWKV starts with, e^-5, remembers 150 tokens; rounding errors do not pile up."""
+    monkeypatch.undo()
+    problem = make_problem((1, 2000, 4), has_state=False)
+    leaves = problem.leaves | {"decay": torch.full((4,), -5.0, device=DEVICE).exp()}
+    problem = Problem(leaves, {"out": problem.douts["out"]})
+    exact = problem.definition(torch.float64)
+    actual = problem.run(call)
+    for name in ("out", "dk", "dv", "dbonus"):
+        assert relative_rms(actual[name], exact[name]) < 5e-6, name
+
+
+def test_saves_few_states() -> None:
+    """The inputs themselves, and sums before and after each chunk."""
+    saved: list[Tensor] = []
+
+    def pack(x: Tensor) -> Tensor:
+        saved.append(x)
+        return x
+
+    leaves = [x.requires_grad_() for x in make_problem((2, 20, 3), has_state=False).leaves.values()]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        wkv(*leaves)
+    inputs = {x.data_ptr() for x in leaves}
+    assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 4, 3, 1, 3)]
+
+
+@BACKENDS
+def test_results_do_not_vary(backend: str) -> None:
+    problem = make_problem((2, 20, 9), masked=True)
+    first, second = (problem.run(partial(call, backend=backend)) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradcheck(masked: bool) -> None:
+    problem = make_problem((2, 10, 3), torch.float64, masked=masked, device="cpu")
+    leaves = [x.requires_grad_() for x in problem.leaves.values()]
+
+    def run(*inputs: Tensor) -> Results:
+        return call(**dict(zip(problem.leaves, inputs, strict=True)), key_mask=problem.key_mask)
+
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+def test_equal_weights_have_gradients() -> None:
+    """Where sums and token weigh the same to the bit there is no choice of a larger one to differentiate."""
+    zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((1, 4, 1), (1,), (1, 1))]
+    k, decay, maximum = zeros
+    v = torch.arange(4, dtype=torch.float64)[None, :, None]
+    ones = torch.ones(1, 1, dtype=torch.float64)
+    inputs = [x.clone().requires_grad_() for x in (k, v, decay, decay, ones, ones, maximum)]
+    names = "k", "v", "decay", "bonus", "numerator", "denominator", "maximum"
+
+    def run(*inputs: Tensor) -> Results:
+        return call(**dict(zip(names, inputs, strict=True)))
+
+    def step(*inputs: Tensor) -> Results:
+        out, state = wkv_step(*(x[:, 0] for x in inputs[:2]), *inputs[2:4], WKVState(*inputs[4:]))
+        return out, *undivided(state)
+
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradcheck(step, inputs)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 2), (2, 0, 2)], ids=str)
+def test_nothing_to_do(sizes: tuple[int, int, int]) -> None:
+    problem = make_problem(sizes)
+    actual = problem.run(call)
+    assert actual["out"].shape == sizes
+    expected = problem.leaves["numerator"] * problem.leaves["maximum"].exp()
+    assert torch.equal(actual["numerator"], expected)
+
+
+def test_initial_state() -> None:
+    for dtype, expected in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        state = initial_wkv_state(3, 5, dtype=dtype)
+        assert isinstance(state, WKVState)
+        assert all(x.shape == (3, 5) and x.dtype == expected and x.isfinite().all() for x in state)
+        k, v = torch.randn(2, 3, 7, 5, dtype=expected)
+        parameters = torch.ones(5, dtype=expected), torch.zeros(5, dtype=expected)
+        out, last = wkv(k, v, *parameters, state=state)
+        expected_out, expected_last = wkv(k, v, *parameters)
+        assert all(map(torch.equal, (out, *last), (expected_out, *expected_last)))
+
+
+# ---- Under transforms ----
+
+SHAPES = [(2, 9, 3), (2, 9, 3), (3,), (3,), (2, 3), (2, 3), (2, 3)]
+"""Of k, v, decay, bonus and a state."""
+
+
+def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
+    """Inputs with a new axis of different entries at each given place, or none."""
+    dtype = torch.float64 if backend == "torch" else torch.float32
+    inputs = []
+    for i, (shape, dim) in enumerate(zip(SHAPES, dims, strict=True)):
+        generator = torch.Generator().manual_seed(i)
+        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
+        x = {2: x.exp(), 5: x.exp()}.get(i, x)
+        inputs.append(x[0] if dim is None else x.movedim(0, dim).contiguous())
+    return inputs
+
+
+MASK = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 1, 1, 1]], dtype=torch.bool, device=DEVICE)
+
+
+def apply(*inputs: Tensor, key_mask: Tensor | None = None, backend: str = "auto") -> Results:
+    state = dict(zip(WKVState._fields, inputs[4:], strict=False))
+    return call(*inputs[:4], key_mask=key_mask, backend=backend, **state)
+
+
+def loss(*inputs: Tensor, key_mask: Tensor | None = None, backend: str = "auto") -> Tensor:
+    return torch.stack([x.sin().sum() for x in apply(*inputs, key_mask=key_mask, backend=backend)]).sum()
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same tensors in the same order, within the bound of their dtype."""
+    actual, expected = tensors(actual), tensors(expected)
+    assert len(actual) == len(expected) > 0
+    for have, want in zip(actual, expected, strict=True):
+        assert (have.shape, have.dtype) == (want.shape, want.dtype)
+        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
+
+
+ALL = (0,) * 7
+ARGNUMS = tuple(range(7))
+DIMS = [
+    ALL,
+    (0, *(None,) * 6),
+    (None, None, 0, None, None, None, None),
+    (3, 1, 1, 0, 2, 1, 0),
+    (None, 2, None, 1, None, 0, None),
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+def test_vmap_equals_a_loop(dims: tuple[int | None, ...], masked: bool) -> None:
+    """Stacked replicas: everything is mapped, or some of it; values, vmap(grad) and grad(vmap)."""
+    inputs = stacked_inputs("torch", dims)
+    mask = MASK if masked else None
+    run, gradient = partial(apply, key_mask=mask), grad(partial(loss, key_mask=mask), argnums=ARGNUMS)
+    assert_same(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
+    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
+    total = with_grads(lambda *inputs: vmap(run, dims)(*inputs), *inputs)
+    assert_same(total, with_grads(lambda *inputs: looped(run, dims, *inputs), *inputs))
+
+
+def test_vmap_of_masks() -> None:
+    inputs = stacked_inputs("torch", (None,) * 7)
+    masks = torch.stack([MASK, MASK.flip(1), MASK.flip(0)])
+    gradient = grad(lambda mask, *inputs: loss(*inputs, key_mask=mask), argnums=tuple(range(1, 8)))
+    dims = (0, *(None,) * 7)
+    assert_same(vmap(gradient, dims)(masks, *inputs), looped(gradient, dims, masks, *inputs))
+
+
+def test_vmap_in_triton() -> None:
+    inputs = stacked_inputs("triton", ALL, size=2)
+    gradient = grad(partial(loss, key_mask=MASK, backend="triton"), argnums=ARGNUMS)
+    assert_same(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))
+
+
+def test_vmap_of_a_loss_under_autograd() -> None:
+    """As replicas are trained: their losses are summed, and autograd is outside. There is no state."""
+    inputs = stacked_inputs("torch", ALL)[:4]
+    actual = with_grads(lambda *inputs: vmap(loss)(*inputs), *inputs)
+    assert_same(actual, with_grads(lambda *inputs: looped(loss, (0,) * 4, *inputs), *inputs))
+
+
+def test_vmap_of_vmap() -> None:
+    inputs = [torch.stack([x, x / 2]) for x in stacked_inputs("torch", ALL)]
+    inputs[2] = inputs[2][0]  # the decay is the same for all outer ones
+    outer = (0, 0, None, 0, 0, 0, 0)
+    gradient = grad(loss, argnums=ARGNUMS)
+    expected = looped(lambda *inputs: looped(gradient, ALL, *inputs), outer, *inputs)
+    assert_same(vmap(vmap(gradient), outer)(*inputs), expected)
+
+
+def test_vmap_over_nothing() -> None:
+    inputs = [x[:0] for x in stacked_inputs("torch", ALL)]
+    grads = vmap(grad(loss, argnums=ARGNUMS))(*inputs)
+    assert [tuple(x.shape) for x in grads] == [(0, *shape) for shape in SHAPES]
+
+
+def test_jacobians() -> None:
+    """Only the gradient that comes in is mapped."""
+    inputs = [x[:1] if x.ndim > 1 else x for x in stacked_inputs("torch", (None,) * 7)]
+
+    def expected(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, *state: Tensor) -> Results:
+        scale = state[2].exp()
+        mask = torch.ones(1, 9, dtype=torch.bool, device=DEVICE)
+        return by_sums(k, v, decay, bonus, state[0] * scale, state[1] * scale, mask)
+
+    assert_same(jacrev(apply, argnums=ARGNUMS)(*inputs), jacrev(expected, argnums=ARGNUMS)(*inputs))
+
+
+def test_refuses_double_backward() -> None:
+    k, *rest = stacked_inputs("torch", (None,) * 7)
+    k.requires_grad_()
+    (dk,) = torch.autograd.grad(loss(k, *rest), k, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated"):
+        dk.sum().backward()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_opcheck(dtype: torch.dtype, masked: bool) -> None:
+    """Schemas, fake tensors, strides and registration of both operators, with groups; with a state and without."""
+    layout = "time first" if dtype == torch.float32 else "cut out"
+    cases = [make_problem((2, 9, 3), dtype, seed=seed, layout=layout, device="cpu").leaves for seed in range(2)]
+    k, v = (torch.stack([leaves[name] for leaves in cases], dim=2) for name in ("k", "v"))
+    decay, bonus = (torch.stack([leaves[name] for leaves in cases]) for name in ("decay", "bonus"))
+    mask = torch.stack([MASK, MASK.flip(1)], dim=2).cpu() if masked else None
+    state = [torch.stack([leaves[name] for leaves in cases], dim=1) if masked else None for name in WKVState._fields]
+    leaves = [None if t is None else t.detach().clone().requires_grad_() for t in (k, v, decay, bonus, *state)]
+    torch.library.opcheck(torch.ops.rebased.wkv.default, (*leaves[:4], mask, *leaves[4:], 4, "auto"))
+    out, numerator, denominator, _, kept = torch.ops.rebased.wkv(k, v, decay, bonus, mask, *state, 4, "auto")
+    for douts in ((out, None, None), (None, numerator, None), (out, numerator, denominator)):
+        inputs = *douts, k, v, decay, bonus, mask, kept, 4, "auto"
+        torch.library.opcheck(torch.ops.rebased.wkv_backward.default, inputs)
+
+
+compiles = pytest.mark.usefixtures("_forget_compilations")
+
+
+@compiles
+@BACKENDS
+def test_compile(backend: str) -> None:
+    inputs = stacked_inputs(backend, (None,) * 7)
+    run = partial(apply, key_mask=MASK, backend=backend)
+    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
+
+
+@compiles
+def test_compile_of_vmap() -> None:
+    """As replicas are trained: autograd is outside, or inside."""
+    inputs = stacked_inputs("torch", ALL)
+    assert_same(with_grads(compiled(vmap(apply)), *inputs), with_grads(vmap(apply), *inputs))
+    gradient = vmap(grad(loss, argnums=ARGNUMS))
+    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
+
+
+@compiles
+def test_compile_adapts_to_lengths() -> None:
+    run = compiled(apply, dynamic=True)
+    for length in (9, 21, 6):
+        inputs = list(make_problem((2, length, 3), torch.float64).leaves.values())
+        with torch.compiler.set_stance("fail_on_recompile" if length == 21 else "default"):
+            assert_same(with_grads(run, *inputs), with_grads(apply, *inputs))
+
+
+@compiles
+def test_export() -> None:
+    class Average(torch.nn.Module):
+        def forward(self, *inputs: Tensor) -> tuple[Tensor, Any]:
+            return wkv(*inputs)
+
+    def inputs(length: int) -> tuple[Tensor, ...]:
+        return tuple(make_problem((2, length, 3), has_state=False).leaves.values())
+
+    length = torch.export.Dim("length", min=2, max=64)
+    program = torch.export.export(Average(), inputs(9), dynamic_shapes=(({1: length}, {1: length}, None, None),))
+    assert_same(program.module()(*inputs(20)), wkv(*inputs(20)))
+
+
+def test_autocast_changes_nothing() -> None:
+    """Projections' bfloat16 outputs meet float32 parameters; what arrives in float32 stays so."""
+    for dtype in (torch.bfloat16, torch.float32):
+        problem = make_problem((2, 9, 3), dtype, parameter_dtype=torch.float32, device="cpu")
+        expected = problem.run(call)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            actual = problem.run(call)
+        assert all(torch.equal(actual[name], expected[name]) for name in expected)
+        k, v, decay, bonus, *state = problem.leaves.values()
+        token = k[:, 0], v[:, 0], decay, bonus, WKVState(*state)
+        expected_out, expected_state = wkv_step(*token)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out, last = wkv_step(*token)
+        assert (out.dtype, last.numerator.dtype) == (dtype, torch.float32)
+        assert all(map(torch.equal, (out, *last), (expected_out, *expected_state)))
+
+
+# ---- Bad input ----
+
+X, PARAMETER = torch.zeros(2, 9, 3), torch.zeros(3)
+STATE = WKVState(*torch.zeros(3, 2, 3))
+GOOD: dict[str, Any] = {"k": X, "v": X, "decay": PARAMETER, "bonus": PARAMETER, "state": STATE}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (TypeError, r"k is a list; it must be a tensor", {"k": [1.0]}),
+        (ValueError, r"k has dtype torch.int64; it may be float16", {"k": X.long()}),
+        (ValueError, r"k has shape \(2, 9\); it must have 3 axes \(B, T, M\)", {"k": X[..., 0]}),
+        (ValueError, r"k has shape \(2, 9, 0\); its last axis must not be empty", {"k": X[..., :0]}),
+        (ValueError, r"v has shape \(2, 8, 3\); it must be \(2, 9, 3\) to go with k", {"v": X[:, :8]}),
+        (ValueError, r"v is on meta, k on cpu", {"v": X.to("meta")}),
+        (ValueError, r"decay has shape \(2,\); it must be \(3,\)", {"decay": PARAMETER[:2]}),
+        (ValueError, r"decay has shape \(1, 3\); it must have 1 axes \(M\)", {"decay": PARAMETER[None]}),
+        (ValueError, r"bonus has dtype torch.bool", {"bonus": PARAMETER.bool()}),
+        (TypeError, r"bonus is a float", {"bonus": 0.5}),
+        (ValueError, r"key_mask has dtype torch.float32; it must be bool", {"key_mask": X[..., 0]}),
+        (ValueError, r"key_mask has shape \(2, 8\); it must be \(2, 9\)", {"key_mask": X[:, :8, 0].bool()}),
+        (TypeError, r"key_mask is a list", {"key_mask": [True]}),
+        (TypeError, r"state is a tuple; it must be a WKVState", {"state": tuple(STATE)}),
+        (
+            ValueError,
+            r"state.denominator has shape \(1, 3\); it must be \(2, 3\)",
+            {"state": STATE._replace(denominator=STATE.denominator[:1])},
+        ),
+        (
+            ValueError,
+            r"state.maximum has dtype torch.float64; these inputs need torch.float32",
+            {"state": STATE._replace(maximum=STATE.maximum.double())},
+        ),
+        (TypeError, r"state.numerator is a NoneType", {"state": STATE._replace(numerator=None)}),
+    ],
+)
+def test_bad_input(error: type[Exception], message: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        wkv(**GOOD | changes)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (ValueError, r"k has shape \(2, 9, 3\); it must have 2 axes \(B, M\)", {"k": X}),
+        (ValueError, r"v has shape \(1, 3\); it must be \(2, 3\)", {"v": X[:1, 0]}),
+        (TypeError, r"state is a NoneType; it must be a WKVState", {"state": None}),
+        (ValueError, r"state.numerator has dtype torch.float32; these inputs need torch.float64", {"k": X[:, 0].double()}),
+    ],
+)
+def test_bad_step(error: type[Exception], message: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        wkv_step(**GOOD | {"k": X[:, 0], "v": X[:, 0]} | changes)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (ValueError, r"batch_size=-1 must be at least 0", {"batch_size": -1, "width": 2}),
+        (ValueError, r"width=0 must be at least 1", {"batch_size": 1, "width": 0}),
+        (TypeError, r"width is 2.0; it must be an integer", {"batch_size": 1, "width": 2.0}),
+        (ValueError, r"dtype=torch.int32 is unknown", {"batch_size": 1, "width": 2, "dtype": torch.int32}),
+    ],
+)
+def test_bad_initial_state(error: type[Exception], message: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        initial_wkv_state(**arguments)
+
+
+def test_bad_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^backend='cuda' is unknown; it may be 'auto', 'torch', 'triton'"):
+        wkv(**GOOD, backend="cuda")
+    with pytest.raises(ValueError, match=r"^backend='triton' computes in float32, and v has dtype float64; use"):
+        wkv(X, X.double(), PARAMETER, PARAMETER, backend="triton")
+    monkeypatch.setattr(backends, "IS_INTERPRETED", False)
+    with pytest.raises(ValueError, match="backend='triton' needs a CUDA device, and k is on cpu"):
+        wkv(**GOOD, backend="triton")
+
+
+def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="rebased.ops.scan_common"):
+        wkv(**GOOD)
+    assert caplog.messages == ["backend='auto' chose 'torch' for (2, 9, 1, 3) on cpu"]

@@ -205,7 +205,9 @@ def test_public_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [rebased, rebased.ops, rebased.kernels, rebased.layers, rebased.models], ids=lambda module: module.__name__
+    "module",
+    [rebased, rebased.ops, rebased.kernels, rebased.layers, rebased.models],
+    ids=lambda module: module.__name__,
 )
 def test_public_names_exist(module: object) -> None:
     assert [name for name in module.__all__ if not hasattr(module, name)] == []

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rebased.layers.checks import check_dropout, check_positive, check_size
 from rebased.layers.kv_cache import KVCache
-from rebased.layers.mixer import Mixer, check_size
+from rebased.layers.mixer import Mixer
 from rebased.layers.rotary import rotate
 from rebased.ops.checks import check_switches, checked_positions
 from rebased.ops.positions import token_positions
@@ -46,14 +47,10 @@ class Attention(Mixer):
         check_switches(qkv_bias=qkv_bias, out_bias=out_bias, rotary=rotary)
         _check_divides("num_heads", num_heads, "d_model", d_model)
         _check_divides("num_key_heads", num_key_heads, "num_heads", num_heads)
-        _check_number("dropout", dropout)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be at least 0 and less than 1")
+        check_dropout("dropout", dropout)
         if window is not None:
             check_size("window", window)
-        _check_number("rotary_base", rotary_base)
-        if not 0 < rotary_base < float("inf"):
-            raise ValueError(f"rotary_base={rotary_base} must be positive and finite")
+        check_positive("rotary_base", rotary_base)
         if rotary and d_model // num_heads % 2:
             even = ", ".join(str(n) for n in _divisors(d_model) if d_model // n % 2 == 0)
             way_out = f"num_heads may be {even}" if even else "d_model must be even"
@@ -139,11 +136,6 @@ class Attention(Mixer):
         if key_mask is not None:
             out = out.where(_pick(key_mask, at)[..., None, None], 0.0)
         return out
-
-
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
 
 
 def _check_divides(name: str, value: int, whole_name: str, whole: int) -> None:

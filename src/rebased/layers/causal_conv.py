@@ -37,7 +37,7 @@ class CausalConv(nn.Module):
         for tap in range(K):
             inputs = joined[:, tap : tap + T]
             y = y + self.weight[:, tap] * pick(inputs, at)
-        return y, last_rows(joined, K - 1, key_mask)
+        return y, last_rows(joined, K - 1, key_mask).to(past.dtype)
 
 
 def last_rows(x: Shaped[Tensor, "B ST W"], num: int, key_mask: Bool[Tensor, "B T"] | None) -> Shaped[Tensor, "B num W"]:

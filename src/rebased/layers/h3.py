@@ -8,9 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rebased.layers.causal_conv import last_rows
+from rebased.layers.checks import check_size
 from rebased.layers.diagonal_ssm import DiagonalSSM
 from rebased.layers.long_conv import long_conv
-from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.mixer import Mixer, pick
 from rebased.layers.states import MixerState
 from rebased.ops.dtypes import compute_dtype
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rebased.layers.causal_conv import CausalConv, last_rows
+from rebased.layers.checks import check_dropout, check_positive, check_size
 from rebased.layers.implicit_filter import ImplicitFilter
 from rebased.layers.long_conv import long_conv
-from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.mixer import Mixer, pick
 from rebased.layers.states import MixerState
 from rebased.ops.checks import check_switches, checked_positions
 from rebased.ops.dtypes import compute_dtype
@@ -76,12 +77,8 @@ class Hyena(Mixer):
         check_switches(first_filter=first_filter)
         if order == 1 and not first_filter:
             raise ValueError("first_filter=False leaves order=1 no filter at all; order must then be 2 or more")
-        _check_number("sine_frequency", sine_frequency)
-        if not 0 < sine_frequency < float("inf"):
-            raise ValueError(f"sine_frequency={sine_frequency} must be positive and finite")
-        _check_number("dropout", dropout)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be at least 0 and less than 1")
+        check_positive("sine_frequency", sine_frequency)
+        check_dropout("dropout", dropout)
         self.seq_len, self.order = seq_len, order
         self.num_filters = order if first_filter else order - 1
         self.in_proj = nn.Linear(d_model, (order + 1) * d_model)
@@ -160,8 +157,3 @@ class Hyena(Mixer):
         """It grows with every token, up to seq_len."""
         kept = min(num_tokens, self.seq_len) * self.num_filters * self.d_model
         return super().state_bytes(num_tokens, dtype=dtype) + kept * dtype.itemsize
-
-
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}; it must be a number")

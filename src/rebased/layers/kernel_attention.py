@@ -7,8 +7,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rebased.kernels import Kernel, Polynomial
+from rebased.layers.checks import check_size
 from rebased.layers.kernel_names import make_kernel
-from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.mixer import Mixer, pick
 from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.backends import BACKENDS, check_name
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.checks import check_size
+from rebased.layers.mixer import Mixer, pick
 from rebased.layers.states import MixerState
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.selective_scan import selective_scan, selective_scan_step

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from rebased.layers.checks import check_size
 from rebased.layers.states import State
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_borders, checked_positions
 from rebased.ops.packing import group_sequences
@@ -129,13 +130,6 @@ class Mixer(nn.Module):
             check_key_mask(key_mask, tuple(x.shape[:2]), x.device)
         if cu_seqlens is not None:
             check_cu_seqlens(cu_seqlens, x.shape[0], x.device)
-
-
-def check_size(name: str, size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{name} is {size!r}; it must be an integer")
-    if size < 1:
-        raise ValueError(f"{name}={size} must be positive")
 
 
 def pick(x: Shaped[Tensor, "B T ..."], at: Int[Tensor, "B P"] | None) -> Shaped[Tensor, "B P ..."]:

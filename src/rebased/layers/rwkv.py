@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rebased.layers.causal_conv import last_rows
-from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.checks import check_size
+from rebased.layers.mixer import Mixer, pick
 from rebased.layers.states import MixerState
 from rebased.ops.wkv import WKVState, initial_wkv_state, wkv, wkv_step
 
@@ -53,8 +54,8 @@ class RWKV(Mixer):
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
 
     def mix(self, x: Tensor, state: RWKVState | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
-        past = x.new_zeros(x.shape[0], 1, self.d_model) if state is None else state.past.to(x.dtype)
-        joined = torch.cat([past, x], dim=1)
+        past = x.new_zeros(x.shape[0], 1, self.d_model) if state is None else state.past
+        joined = torch.cat([past.to(x.dtype), x], dim=1)
         previous = joined[:, :-1]
         k = self.k_proj(_between(x, previous, self.k_mix))
         v = self.v_proj(_between(x, previous, self.v_mix))
@@ -67,7 +68,7 @@ class RWKV(Mixer):
         else:
             out, sums = wkv(k, v, decay, self.bonus, key_mask=key_mask, state=sums)
         y = self.o_proj(r.sigmoid() * pick(out, at))
-        return y, RWKVState(last_rows(joined, 1, key_mask), *sums)
+        return y, RWKVState(last_rows(joined, 1, key_mask).to(past.dtype), *sums)
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32

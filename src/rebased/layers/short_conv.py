@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.mixer import Mixer, check_size, pick
+from rebased.layers.checks import check_size
+from rebased.layers.mixer import Mixer, pick
 from rebased.layers.states import MixerState
 
 __all__ = ["ConvState", "ShortConv"]

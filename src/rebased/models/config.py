@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from rebased.layers import MIXERS
-from rebased.layers.mixer import check_size
+from rebased.layers.checks import check_dropout, check_positive, check_size
 
 __all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig"]
 
@@ -59,10 +59,8 @@ class ModelConfig:
         if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
             raise ValueError(f"layers={self.layers!r} must be one LayerConfig or more")
         for name in ("embedding_dropout", "residual_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
-        if self.init_std <= 0:
-            raise ValueError(f"init_std={self.init_std} must be positive")
+            check_dropout(name, getattr(self, name))
+        check_positive("init_std", self.init_std)
 
     def to_dict(self) -> dict[str, Any]:
         """Of plain types, for JSON."""

@@ -63,7 +63,7 @@ def with_grads(mixer: Mixer, function: Callable[[Tensor], Tensor], x: Tensor) ->
     """The output of function(x) and gradients of a fixed sum of it, with respect to x and all parameters."""
     x = x.clone().requires_grad_()
     out = function(x)
-    weights = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(out)
     leaves = {"x": x} | dict(mixer.named_parameters())
     # A decay, say, has no part in a sequence's first token.
     grads = torch.autograd.grad((out * weights).sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)

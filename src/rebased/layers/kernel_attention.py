@@ -20,8 +20,8 @@ class KernelAttention(Mixer):
     """Kernel attention with ``num_heads`` heads, queries and keys of ``feature_dim``, values of ``head_dim``.
 
     ``head_dim`` is d_model // num_heads unless given, so the values' total width need not be d_model. ``kernel`` is a
-    name of `KERNELS`, with ``kernel_options``, or a `Kernel`. With ``learn_coefficients`` the coefficients of "based" or
-    "rebased", as those of c0 + c1·s + c2·s², are learned, one of each per head; they may become negative.
+    name of `KERNELS`, with ``kernel_options``, or a `Kernel`. With ``learn_coefficients`` the coefficients of "based"
+    or "rebased", as those of c0 + c1·s + c2·s², are learned, one of each per head; they may become negative.
     """
 
     takes_gaps = True

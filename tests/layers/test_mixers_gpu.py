@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mixer_cases import VARIANTS, build, tokens, with_grads
 from rebased.layers import Mixer
-from test_mixers import VARIANTS, build, tokens, with_grads
 
 pytestmark = pytest.mark.gpu
 TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 6e-2}

@@ -3,7 +3,7 @@
 import importlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
 from rebased.ops import backends
+from rebased.ops.triton import selective_scan as triton_scan
 from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
 from transform_cases import looped, tensors, with_grads
 
@@ -34,9 +35,11 @@ compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several chunks, and pieces of the batch and of groups, also for a few tokens."""
+    """Several chunks, and pieces of the batch and of groups, also for a few tokens; in Triton several steps a chunk."""
     monkeypatch.setattr(module, "CHUNK", 8)
     monkeypatch.setattr(module, "PIECE_NUMBERS", 200)
+    monkeypatch.setattr(triton_scan, "FORWARD_ELEMENTS", 16)
+    monkeypatch.setattr(triton_scan, "BACKWARD_ELEMENTS", 8)
 
 
 @pytest.fixture
@@ -146,11 +149,11 @@ def make_problem(
 
 
 @st.composite
-def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_len: int = 40) -> Problem:
+def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_batch: int = 3, max_len: int = 40) -> Problem:
     dtype = draw(st.sampled_from(dtypes))
     lengths = st.integers(1, max_len) | st.sampled_from([1, 7, 8, 9, 16, 17])
     return make_problem(
-        (draw(st.integers(1, 3)), draw(lengths), draw(st.integers(1, 11)), draw(st.integers(1, 6))),
+        (draw(st.integers(1, max_batch)), draw(lengths), draw(st.integers(1, 11)), draw(st.integers(1, 6))),
         dtype,
         seed=draw(st.integers(0, 2**32)),
         layout=draw(st.sampled_from(list(LAYOUTS))),
@@ -165,6 +168,21 @@ def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_len: int = 40) -
 def test_torch_equals_the_definition(data: st.DataObject) -> None:
     problem = data.draw(problems(DTYPES["torch"]))
     problem.assert_close(problem.run(partial(selective_scan, backend="torch")))
+
+
+@given(data=st.data())
+@settings(max_examples=15)
+def test_triton_equals_the_definition(data: st.DataObject) -> None:
+    problem = data.draw(problems(DTYPES["triton"], max_batch=2, max_len=20))
+    problem.assert_close(problem.run(partial(selective_scan, backend="triton")))
+
+
+@pytest.mark.parametrize("sizes", [(1, 10, 17, 3), (1, 3, 9, 20)], ids=str)
+def test_wider_programs(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of twice the channels, as there are when programs are many."""
+    monkeypatch.setattr(triton_scan, "ENOUGH_PROGRAMS", 1)
+    problem = make_problem(sizes)
+    problem.assert_close(problem.run(partial(selective_scan, backend="triton")))
 
 
 @pytest.mark.parametrize("sizes", [(2, 63, 3, 4), (2, 64, 3, 4), (1, 65, 3, 4), (3, 200, 5, 16)], ids=str)
@@ -252,10 +270,12 @@ def test_extreme_steps(backend: str, scale: float) -> None:
 
 
 @BACKENDS
-def test_sums_beyond_float16(backend: str) -> None:
-    problem = make_problem((1, 19, 9, 3), torch.float16)
-    problem = replace(problem, leaves=problem.leaves | {"state": problem.leaves["state"] * 1e7})
-    assert problem.run(partial(selective_scan, backend=backend))["last"].abs().max() > 1e5
+def test_states_beyond_float16(backend: str) -> None:
+    leaves = make_problem((1, 19, 9, 3), torch.float16).leaves
+    large = {"state": leaves["state"] * 1e7, "A": leaves["A"] / 100, "c": torch.zeros_like(leaves["c"])}
+    _, last = selective_scan(**leaves | large, backend=backend)
+    assert last.isfinite().all()
+    assert last.abs().max() > 1e5
 
 
 def test_saves_few_states() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
 from rebased.ops import backends
+from rebased.ops.triton import wkv as triton_wkv
 from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
 from transform_cases import looped, tensors, with_grads
 
@@ -34,9 +35,12 @@ compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several chunks, and pieces of the batch and of groups, also for a few tokens."""
+    """Several chunks, and pieces of the batch and of groups, also for a few tokens; in Triton several steps a chunk."""
     monkeypatch.setattr(module, "CHUNK", 8)
     monkeypatch.setattr(module, "PIECE_NUMBERS", 60)
+    monkeypatch.setattr(triton_wkv, "WIDTH", 8)
+    monkeypatch.setattr(triton_wkv, "FORWARD_STEPS", 4)
+    monkeypatch.setattr(triton_wkv, "BACKWARD_STEPS", 2)
 
 
 @pytest.fixture
@@ -215,12 +219,12 @@ def make_problem(
 
 
 @st.composite
-def problems(draw: st.DrawFn, dtypes: list[torch.dtype]) -> Problem:
+def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_batch: int = 3, max_len: int = 40) -> Problem:
     dtype = draw(st.sampled_from(dtypes))
-    lengths = st.integers(1, 40) | st.sampled_from([1, 7, 8, 9, 16, 17])
+    lengths = st.integers(1, max_len) | st.sampled_from([1, 7, 8, 9, 16, 17])
     outputs = [("out", "numerator", "denominator"), ("out",), ("numerator",), ("denominator",)]
     return make_problem(
-        (draw(st.integers(1, 3)), draw(lengths), draw(st.integers(1, 7))),
+        (draw(st.integers(1, max_batch)), draw(lengths), draw(st.integers(1, 11))),
         dtype,
         seed=draw(st.integers(0, 2**32)),
         layout=draw(st.sampled_from(list(LAYOUTS))),
@@ -236,6 +240,13 @@ def problems(draw: st.DrawFn, dtypes: list[torch.dtype]) -> Problem:
 def test_torch_equals_the_definition(data: st.DataObject) -> None:
     problem = data.draw(problems(DTYPES["torch"]))
     problem.assert_close(problem.run(partial(call, backend="torch")))
+
+
+@given(data=st.data())
+@settings(max_examples=15)
+def test_triton_equals_the_definition(data: st.DataObject) -> None:
+    problem = data.draw(problems(DTYPES["triton"], max_batch=2, max_len=20))
+    problem.assert_close(problem.run(partial(call, backend="triton")))
 
 
 @pytest.mark.parametrize("masked", [False, True])

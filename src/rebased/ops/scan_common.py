@@ -55,7 +55,7 @@ def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None) -> bo
 
 
 def pieces(batch_size: int, num_groups: int, numbers: int, limit: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of batch and groups: with ``numbers`` for each sequence of a group, each has up to ``limit``, or one such."""
+    """Slices of batch and groups: of up to ``limit`` numbers each, where a sequence of one group has ``numbers``."""
     groups_at_once = max(1, min(num_groups, limit // numbers))
     num_rows = max(1, limit // (numbers * groups_at_once))
     for row in range(0, batch_size, num_rows):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -309,7 +310,7 @@ def test_no_tensor_of_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
     # A chunk of one group and one sequence has 8 · 2 · 4 numbers: that many, all groups, two sequences.
     for limit, expected in ((100, 64), (300, 3 * 64), (500, 2 * 3 * 64)):
         monkeypatch.setattr(module, "PIECE_NUMBERS", limit)
-        vmap(grad(lambda *inputs: selective_scan(*inputs)[0].sum()))(*leaves)
+        vmap(grad(lambda *inputs: selective_scan(*inputs, backend="torch")[0].sum()))(*leaves)
         assert max(sizes) == expected
         sizes.clear()
 
@@ -597,7 +598,44 @@ def test_bad_backends(monkeypatch: pytest.MonkeyPatch) -> None:
         selective_scan(**GOOD, backend="triton")
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="kernels are not interpreted")
+def test_triton_without_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(triton.language, "tuple")
+    with pytest.raises(ValueError, match=r"^backend='triton' needs Triton 3.3 or later; use 'auto' or 'torch'"):
+        selective_scan(**GOOD, backend="triton")
+
+
 def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="rebased.ops.scan_common"):
         selective_scan(**GOOD)
     assert caplog.messages == ["backend='auto' chose 'torch' for (2, 9, 1, 3) on cpu"]
+
+
+# ---- On a GPU ----
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(8, 1000, 200, 16), (3, 130, 50, 5), (64, 300, 1000, 16), (2, 200, 20, 128)], ids=str
+)
+def test_large_on_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By "auto"; dt and A are float32. All runs give the same bits."""
+    monkeypatch.undo()
+    problem = make_problem(sizes, dtype, other_dtype=torch.float32, layout="cut out")
+    actual = problem.run(selective_scan)
+    expected = problem.to(torch.float64).run(partial(selective_scan, backend="torch"))
+    in_torch = problem.run(partial(selective_scan, backend="torch"))
+    assert_close_in(dtype, actual, expected, in_torch)
+    for _ in range(3):
+        again = problem.run(selective_scan)
+        assert all(torch.equal(again[name], actual[name]) for name in actual)
+
+
+@pytest.mark.gpu
+def test_replicas_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    problems = [make_problem((4, 150, 40, 16), seed=seed).leaves.values() for seed in range(5)]
+    inputs = [torch.stack(xs) for xs in zip(*problems, strict=True)]
+    gradient = grad(loss, argnums=tuple(range(6)))
+    assert_same(vmap(gradient)(*inputs), looped(gradient, (0,) * 6, *inputs))

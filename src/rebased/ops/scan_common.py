@@ -45,13 +45,20 @@ def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None) -> bo
     """
     if x.numel() == 0 or backend == "torch":
         return False
-    reason = reason or no_triton_on(name, x.device)
+    reason = reason or no_triton_on(name, x.device) or _no_tuples()
     if backend == "triton":
         require_triton(reason, instead="torch")
         return True
     chosen = x.is_cuda and reason is None
     _LOGGER.debug("backend='auto' chose %r for %s on %s", "triton" if chosen else "torch", tuple(x.shape), x.device)
     return chosen
+
+
+def _no_tuples() -> str | None:
+    """Tuples of tensors in kernels came with Triton 3.3, torch 2.6 with an earlier one."""
+    import triton.language
+
+    return None if hasattr(triton.language, "tuple") else "needs Triton 3.3 or later"
 
 
 def pieces(batch_size: int, num_groups: int, numbers: int, limit: int) -> Iterator[tuple[slice, slice]]:

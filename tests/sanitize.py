@@ -3,7 +3,7 @@
 import torch
 
 from rebased.kernels import BASED, REBASED
-from rebased.ops import initial_state, kernel_attention, kernel_attention_step, norm_affine
+from rebased.ops import initial_state, kernel_attention, kernel_attention_step, norm_affine, selective_scan, wkv
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     key_mask = torch.rand(1, 400, generator=generator, device="cuda") < 0.5
     for dtype, kernel, (feature_dim, head_dim), arguments in (
         (torch.bfloat16, REBASED, (16, 64), {}),
+        (torch.bfloat16, REBASED, (16, 64), {"cu_seqlens": borders}),
         (torch.bfloat16, REBASED, (16, 12), {"at": at, "cu_seqlens": borders}),
         (torch.float32, BASED, (5, 20), {"key_mask": key_mask}),
         (torch.float16, BASED, (16, 12), {"causal": False}),
@@ -35,6 +36,15 @@ def main() -> None:
             kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state, kernel, inplace=True, backend="triton")
     x, weight, bias = randn(3, 50, 24, dtype=torch.bfloat16), *(randn(24, dtype=torch.float32) for _ in range(2))
     torch.autograd.grad(norm_affine(x, weight, bias, backend="triton").float().sum(), (x, weight, bias))
+    x, dt = randn(2, 70, 12, dtype=torch.bfloat16), randn(2, 70, 12, dtype=torch.bfloat16)
+    A, b, c = -torch.rand(12, 5, device="cuda"), *(randn(2, 70, 5, dtype=torch.bfloat16) for _ in range(2))
+    y, h = selective_scan(x, dt.abs(), A.requires_grad_(), b, c, backend="triton")
+    torch.autograd.grad(y.float().sum() + h.sum(), (x, dt, A, b, c))
+    k, v = randn(2, 150, 12, dtype=torch.bfloat16), randn(2, 150, 12, dtype=torch.bfloat16)
+    decay, bonus = randn(12, dtype=torch.float32), randn(12, dtype=torch.float32)
+    mask = torch.rand(2, 150, generator=generator, device="cuda") < 0.5
+    y, sums = wkv(k, v, decay.abs(), bonus, key_mask=mask, backend="triton")
+    torch.autograd.grad(y.float().sum() + sums.numerator.sum(), (k, v, decay, bonus))
     torch.cuda.synchronize()
 
 

@@ -157,11 +157,17 @@ def test_public_names() -> None:
     assert rebased.ops.__all__ == [
         "BACKENDS",
         "KernelState",
+        "WKVState",
         "attention_matrix",
         "initial_state",
+        "initial_wkv_state",
         "kernel_attention",
         "kernel_attention_step",
         "norm_affine",
+        "selective_scan",
+        "selective_scan_step",
+        "wkv",
+        "wkv_step",
     ]
     assert rebased.kernels.__all__ == [
         "BASED",
@@ -192,6 +198,7 @@ def test_public_names() -> None:
         "MixerState",
         "ReBased",
         "ShortConv",
+        "pick",
     ]
     assert rebased.models.__all__ == [
         "PRESETS",

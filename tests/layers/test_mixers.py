@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._pytree import tree_leaves as leaves_of
 
 from mixer_cases import D_MODEL, MAX_LEN, VARIANTS, assert_same, build, stream, tokens, with_grads
+from rebased.kernels import Polynomial
 from rebased.layers import MIXERS
 
 GROWING = {"attention", "hyena"}
@@ -64,13 +66,54 @@ def test_masked_tokens_are_as_if_not_there(variant: str, data: st.DataObject) ->
 
 
 @every_variant
-def test_masked_tokens_may_hold_anything(variant: str) -> None:
+@pytest.mark.parametrize("value", [1e4, float("nan"), float("inf")])
+def test_masked_tokens_may_hold_anything(variant: str, value: float) -> None:
+    """Outputs, gradients, and what comes after."""
     mixer, x = build(variant), tokens(2, 9)
-    mask = torch.tensor([[False, False, *[True] * 7], [True] * 9])
+    mask = torch.tensor([[False, False, *[True] * 7], [True] * 5 + [False, True, True, False]])
+
+    def run(x: Tensor) -> Tensor:
+        y, state = mixer(x, key_mask=mask, state=mixer.init_state(2, dtype=x.dtype))
+        z, _ = mixer(tokens(2, 2, seed=1), state=state)
+        return torch.cat([y[mask], z.flatten(0, 1)])
+
+    expected = with_grads(mixer, run, x)
+    actual = with_grads(mixer, run, x.masked_fill(~mask[..., None], value))
+    assert_same(actual, expected, 1e-12)
+
+
+@every_variant
+def test_states_hold_no_more_than_they_say(variant: str) -> None:
+    """A view of the last inputs would keep all of them in memory."""
+    mixer = build(variant)
     with torch.no_grad():
-        expected = mixer(x, key_mask=mask)[mask]
-        actual = mixer(x.masked_fill(~mask[..., None], 1e4), key_mask=mask)[mask]
-    assert_same({"out": actual}, {"out": expected}, 1e-12)
+        _, state = mixer(tokens(2, 30), state=mixer.init_state(2, dtype=torch.float64))
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in leaves_of(state)}
+    assert sum(storages.values()) <= state.nbytes
+
+
+@every_variant
+def test_states_that_do_not_fit(variant: str) -> None:
+    mixer, x = build(variant), tokens(1, 9)
+    borders = torch.tensor([0, 4, 9])
+    for batch_size, options in ((2, {}), (3, {"cu_seqlens": borders}), (1, {"cu_seqlens": borders})):
+        with pytest.raises(ValueError, match=f"state has {batch_size} sequences; it must have"):
+            mixer(x, state=mixer.init_state(batch_size, dtype=x.dtype), **options)
+    with pytest.raises(TypeError, match=r"state is a list; it must be a \w+, as init_state makes it"):
+        mixer(x, state=[])
+    with pytest.raises(TypeError, match="a state's dtypes are what they are"):
+        mixer.init_state(1).to(torch.bfloat16)
+
+
+@every_variant
+def test_nothing_in_nothing_out(variant: str) -> None:
+    mixer = build(variant)
+    with torch.no_grad():
+        for batch_size, seq_len in ((0, 5), (2, 0)):
+            x = tokens(batch_size, seq_len)
+            assert mixer(x).shape == x.shape
+            y, _ = mixer(x, state=mixer.init_state(batch_size, dtype=x.dtype))
+            assert y.shape == x.shape
 
 
 @every_variant
@@ -238,6 +281,12 @@ def test_bad_shapes(variant: str) -> None:
         ("rwkv", {"layer": 2, "num_layers": 2}, "layer=2 must be in 0 .. num_layers - 1 = 1"),
         ("mamba", {"init": "zoology"}, "init='zoology' is unknown; it may be 'own' or 'published'"),
         ("mamba", {"state_dim": -1}, "state_dim=-1 must be positive"),
+        ("rebased", {"eps": -1.0}, "eps=-1.0 must not be negative"),
+        (
+            "kernel_attention",
+            {"kernel": Polynomial(1.0, 1.0, torch.ones(3, requires_grad=True))},
+            "coefficients that no optimizer would see; use learn_coefficients",
+        ),
     ],
 )
 def test_bad_options(name: str, options: dict[str, Any], match: str) -> None:

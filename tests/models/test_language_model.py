@@ -214,6 +214,13 @@ def test_seq_len_reaches_the_mixers_that_need_it() -> None:
         (lambda: preset("mqar-gpt"), "name='mqar-gpt' is unknown; there are mqar-attention, mqar-conv_attention"),
         (lambda: preset("mqar-based", width=3), "ModelConfig has no width; there are d_model, seq_len"),
         (lambda: preset("mqar-based", d_model=0), "d_model=0 must be positive"),
+        (
+            lambda: LayerConfig(mixer="rebased", options={"num_head": 3}),
+            r"do not fit mixer='rebased', which takes \(norm",
+        ),
+        (lambda: LayerConfig(mixer="hyena"), r"do not fit mixer='hyena', which takes \(seq_len, order=2"),
+        (lambda: ModelConfig.from_dict({"d_model": 3, "seq_len": 2, "layers": ["based"]}), "layers has 'based'; each"),
+        (lambda: ModelConfig.from_dict({"d_model": 3}), "ModelConfig needs seq_len, layers"),
         (lambda: LayerConfig(mixer="s4"), "mixer='s4' is unknown; it may be 'rebased', 'based'"),
         (lambda: LayerConfig(mixer="based", norm="batch"), "norm='batch' is unknown; it may be 'layer', 'rms'"),
         (lambda: replace(preset("mqar-based"), layers=()), "must be one LayerConfig or more"),
@@ -226,3 +233,84 @@ def test_seq_len_reaches_the_mixers_that_need_it() -> None:
 def test_bad_configurations(make: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_rows_are_what_their_names_say() -> None:
+    conv = ("short_conv", {})
+    attention = ("attention", {"num_heads": 1, "dropout": 0.1})
+    kernels = {"linear_transformer": "elu+1", "elementwise_square": "elementwise_square", "dpfp": "dpfp", "rfa": "rfa"}
+    expected = {
+        "attention": [attention, attention],
+        "conv_attention": [conv, attention],
+        "rwkv": [("rwkv", {"layer": 0, "num_layers": 2}), ("rwkv", {"layer": 1, "num_layers": 2})],
+        "conv_rwkv": [conv, ("rwkv", {"layer": 1, "num_layers": 2})],
+        "mamba": [("mamba", {"init": "own"})] * 2,
+        "mamba_published": [("mamba", {"init": "published"})] * 2,
+        "hyena": [("hyena", {"seq_len": 99, "first_filter": False})] * 2,
+        "h3": [("h3", {})] * 2,
+        "based": [conv, ("based", {})],
+        "rebased": [conv, ("rebased", {})],
+        "x2": [conv, ("rebased", {"norm": False, "gamma": False, "beta": False})],
+        "norm_x2": [conv, ("rebased", {"gamma": False, "beta": False})],
+        "gamma_x2": [conv, ("rebased", {"norm": False, "beta": False})],
+        "gamma_beta_x2": [conv, ("rebased", {"norm": False})],
+        "cosformer": [conv, ("kernel_attention", {"kernel": "cosformer", "kernel_options": {"max_len": 99}})],
+        "learned_polynomial": [conv, ("kernel_attention", {"kernel": "based", "learn_coefficients": True})],
+    } | {row: [conv, ("kernel_attention", {"kernel": kernel})] for row, kernel in kernels.items()}
+    found = {row: [(layer.mixer, layer.options) for layer in stack(99)] for row, stack in STACKS.items()}
+    assert found == expected
+
+
+def test_language_models_have_heads_of_16_and_12() -> None:
+    for name in ("lm-based", "lm-rebased"):
+        conv, mixer = preset(name).layers[:2]
+        assert conv.mixer == "short_conv"
+        assert mixer.options == {"num_heads": 64, "feature_dim": 16, "head_dim": 12}
+
+
+def test_configurations_are_nobody_elses_to_change() -> None:
+    options = {"num_heads": 2}
+    layer = LayerConfig(mixer="attention", options=options)
+    options["num_heads"] = 3
+    preset("mqar-conv_attention").layers[1].options["num_heads"] = 7
+    assert layer.options == {"num_heads": 2}
+    assert preset("mqar-conv_attention").layers[1].options["num_heads"] == 1
+
+
+def test_layers_may_come_from_anywhere() -> None:
+    config = ModelConfig(d_model=24, seq_len=8, layers=(LayerConfig(mixer="based") for _ in range(2)))
+    assert len(LanguageModel(config).blocks) == 2
+    assert ModelConfig.from_dict(config.to_dict()) == config
+
+
+# ---- Arguments that do not fit; export ----
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"cu_seqlens": torch.tensor([0, 8])}, "cu_seqlens"),
+        ({"cu_seqlens": torch.tensor([[0, 9]])}, "cu_seqlens has shape"),
+        ({"key_mask": torch.ones(9, dtype=torch.bool)}, "key_mask has shape"),
+        ({"key_mask": torch.ones(1, 8, dtype=torch.bool)}, "key_mask has shape"),
+        ({"at": torch.tensor([[9]])}, "at reaches from 9 to 9"),
+        ({"state": 3}, "state has 3 sequences; it must have 1, as many as there are here"),
+    ],
+)
+def test_arguments_that_do_not_fit(options: dict[str, Any], match: str) -> None:
+    model = build("mqar-rebased")
+    if "state" in options:
+        options = {"state": model.init_state(options["state"])}
+    with pytest.raises(ValueError, match=match):
+        model(some_tokens(1, 9), **options)
+
+
+@pytest.mark.parametrize("row", ["rebased", "conv_attention", "mamba", "rwkv"])
+def test_a_decoding_step_can_be_exported(row: str) -> None:
+    """In float32, where sums have residuals."""
+    model, tokens = build(f"mqar-{row}", dtype=torch.float32), some_tokens(2, 5)
+    with torch.no_grad():
+        _, state = model(tokens[:, :4], state=model.init_state(2))
+        exported = torch.export.export(model, (tokens[:, 4:],), {"state": state}, strict=False).module()
+        expected, actual = model(tokens[:, 4:], state=state)[0], exported(tokens[:, 4:], state=state)[0]
+    torch.testing.assert_close(actual, expected)

@@ -9,6 +9,7 @@ from rebased.layers.kernel_names import KERNELS
 from rebased.layers.mamba import Mamba
 from rebased.layers.mixer import Mixer
 from rebased.layers.rebased import ReBased
+from rebased.layers.rows import pick
 from rebased.layers.rwkv import RWKV
 from rebased.layers.short_conv import ShortConv
 from rebased.layers.states import MixerState
@@ -27,6 +28,7 @@ __all__ = [
     "MixerState",
     "ReBased",
     "ShortConv",
+    "pick",
 ]
 
 MIXERS: dict[str, type[Mixer]] = {

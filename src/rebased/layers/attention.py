@@ -10,7 +10,7 @@ from rebased.layers.checks import check_dropout, check_positive, check_size
 from rebased.layers.kv_cache import KVCache
 from rebased.layers.mixer import Mixer
 from rebased.layers.rotary import rotate
-from rebased.ops.checks import check_switches, checked_positions
+from rebased.ops.checks import check_switches
 from rebased.ops.positions import token_positions
 from rebased.ops.softmax import softmax_attention
 
@@ -25,6 +25,7 @@ class Attention(Mixer):
     attention weights, in training.
     """
 
+    state_type = KVCache
     takes_gaps = True
 
     def __init__(
@@ -71,10 +72,6 @@ class Attention(Mixer):
         self.out_proj = nn.Linear(d_model, d_model, bias=out_bias)
 
     def mix(self, x: Tensor, state: KVCache | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
-        if key_mask is not None:
-            x = x.where(key_mask[..., None], 0.0)  # a weight of 0 would not hide NaN
-        if at is not None:
-            at = checked_positions(at, x.shape[1], "at")
         q, k, v = self._project(x, at)
         if self.rotary:
             # Without a mask and a state all sequences share their positions.

@@ -1,12 +1,12 @@
 """Depth-wise causal convolution with few taps, as sums of shifted products."""
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.mixer import pick, rows_at
+from rebased.layers.rows import last_rows, pick
 
-__all__ = ["CausalConv", "last_rows"]
+__all__ = ["CausalConv"]
 
 
 class CausalConv(nn.Module):
@@ -38,11 +38,3 @@ class CausalConv(nn.Module):
             inputs = joined[:, tap : tap + T]
             y = y + self.weight[:, tap] * pick(inputs, at)
         return y, last_rows(joined, K - 1, key_mask).to(past.dtype)
-
-
-def last_rows(x: Shaped[Tensor, "B ST W"], num: int, key_mask: Bool[Tensor, "B T"] | None) -> Shaped[Tensor, "B num W"]:
-    """The last rows of (B, S + T, …) before the padding at the end that a mask of the last T leaves."""
-    if key_mask is None:
-        return x[:, x.shape[1] - num :]
-    end = x.shape[1] - key_mask.shape[1] + key_mask.sum(dim=1, keepdim=True)  # (B, 1)
-    return rows_at(x, end - num + torch.arange(num, device=x.device))

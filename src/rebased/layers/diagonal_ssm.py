@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rebased.layers.causal_conv import last_rows
 from rebased.layers.long_conv import long_conv
+from rebased.layers.rows import last_rows
 from rebased.ops.dtypes import compute_dtype, no_autocast
 
 __all__ = ["DiagonalSSM"]
@@ -48,7 +48,7 @@ class DiagonalSSM(nn.Module):
         dtype = compute_dtype(u)
         u = u.to(dtype)
         T = u.shape[1]
-        C = min(T, CHUNK)
+        C = max(1, min(T, CHUNK))
         with no_autocast(u):
             near = self._powers(torch.arange(C, device=u.device, dtype=dtype))  # (W, N, C, 2)
             far = self._powers(torch.arange(0, T, C, device=u.device, dtype=dtype))  # (W, N, T / C, 2)
@@ -67,7 +67,7 @@ class DiagonalSSM(nn.Module):
     ) -> Float[Tensor, "B W N 2"]:
         """``Ā^n hidden + Σ_t Ā^(n-1-t) u_t`` for rows of n tokens."""
         T, C = u.shape[1], near.shape[2]
-        count = torch.full_like(u[:, 0, 0], T)
+        count = u.new_full(u.shape[:1], T)
         if key_mask is not None:
             u = last_rows(functional.pad(u, (0, 0, T, 0)), T, key_mask)
             count = key_mask.sum(dim=1).to(u.dtype)

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rebased.layers.causal_conv import last_rows
 from rebased.layers.checks import check_size
 from rebased.layers.diagonal_ssm import DiagonalSSM
 from rebased.layers.long_conv import long_conv
-from rebased.layers.mixer import Mixer, pick
+from rebased.layers.mixer import Mixer
+from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
 from rebased.ops.dtypes import compute_dtype
 
@@ -34,6 +34,8 @@ class H3(Mixer):
     is element-wise. A model's `init_weights` reaches the projections only.
     """
 
+    state_type = H3State
+
     def __init__(self, d_model: int, *, state_dim: int = 64, head_dim: int = 1) -> None:
         super().__init__(d_model)
         check_size("state_dim", state_dim)
@@ -54,8 +56,6 @@ class H3(Mixer):
 
     def mix(self, x: Tensor, state: H3State | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         B, D = x.shape[0], self.head_dim
-        if key_mask is not None:
-            x = x.where(key_mask[..., None], 0.0)  # an FFT spreads NaN over its row
         q, k, v = self.q_proj(pick(x, at)), self.k_proj(x), self.v_proj(x)
         keys = k if state is None else torch.cat([state.past.to(k.dtype), k], dim=1)
         shifted = long_conv(keys, self.shift, x.shape[1])

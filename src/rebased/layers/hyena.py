@@ -9,11 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rebased.layers.causal_conv import CausalConv, last_rows
+from rebased.layers.causal_conv import CausalConv
 from rebased.layers.checks import check_dropout, check_positive, check_size
 from rebased.layers.implicit_filter import ImplicitFilter
 from rebased.layers.long_conv import long_conv
-from rebased.layers.mixer import Mixer, pick
+from rebased.layers.mixer import Mixer
+from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
 from rebased.ops.checks import check_switches, checked_positions
 from rebased.ops.dtypes import compute_dtype
@@ -55,6 +56,8 @@ class Hyena(Mixer):
     convolution. ``dropout`` acts on what a long convolution is given. A model's `init_weights` reaches the projections
     only.
     """
+
+    state_type = HyenaState
 
     def __init__(
         self,
@@ -102,8 +105,6 @@ class Hyena(Mixer):
         T = x.shape[1]
         S = T if state is None else T + state.inputs.shape[1]
         count, key_mask = self._count(x, state, key_mask, S)
-        if key_mask is not None:
-            x = x.where(key_mask[..., None], 0.0)  # an FFT spreads NaN over its row
         u, past = self.conv(self.in_proj(x), None if state is None else state.past, None, key_mask)
         z, *gates = u.split(self.d_model, dim=-1)
         filters = self.filter(min(S, self.seq_len), compute_dtype(x))  # (L, N, M)

@@ -6,12 +6,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.kernels import Kernel, Polynomial
+from rebased.kernels import Kernel, Polynomial, TermKernel, check_kernel
 from rebased.layers.checks import check_size
 from rebased.layers.kernel_names import make_kernel
-from rebased.layers.mixer import Mixer, pick
+from rebased.layers.mixer import Mixer
+from rebased.layers.rows import pick
 from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.backends import BACKENDS, check_name
+from rebased.ops.checks import check_eps
 
 __all__ = ["KernelAttention"]
 
@@ -24,6 +26,7 @@ class KernelAttention(Mixer):
     or "rebased", as those of c0 + c1·s + c2·s², are learned, one of each per head; they may become negative.
     """
 
+    state_type = KernelState
     takes_gaps = True
 
     def __init__(
@@ -52,6 +55,7 @@ class KernelAttention(Mixer):
             head_dim = d_model // num_heads
         check_size("head_dim", head_dim)
         check_name(backend, BACKENDS)
+        check_eps(eps)
         self.num_heads, self.num_key_heads = num_heads, num_key_heads
         self.feature_dim, self.head_dim = feature_dim, head_dim
         self.eps, self.backend = eps, backend
@@ -59,6 +63,8 @@ class KernelAttention(Mixer):
             kernel = make_kernel(kernel, feature_dim, kernel_options or {})
         elif kernel_options is not None:
             raise ValueError("kernel_options belong to a kernel's name, and kernel is a Kernel itself")
+        check_kernel(kernel)
+        _check_constant(kernel)
         self.fixed_kernel = kernel
         self.coefficients = _learnable(kernel, num_heads) if learn_coefficients else None
         self.q_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
@@ -139,6 +145,12 @@ class KernelAttention(Mixer):
         return initial_state(
             self.kernel, batch_size, self.num_key_heads, self.feature_dim, self.head_dim, device=device, dtype=sums
         )
+
+
+def _check_constant(kernel: Kernel) -> None:
+    terms = kernel.terms if isinstance(kernel, TermKernel) else ()
+    if any(isinstance(c, Tensor) and c.requires_grad for c in terms):
+        raise ValueError(f"kernel={kernel!r} has coefficients that no optimizer would see; use learn_coefficients")
 
 
 def _learnable(kernel: Kernel, num_heads: int) -> nn.Parameter:

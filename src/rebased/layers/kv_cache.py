@@ -38,9 +38,6 @@ class KVCache(MixerState):
         positions = None if key_mask is None else token_positions(key_mask, None, None, keys).where(key_mask, -1)
         return cls(keys, values, count, positions)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: x for name, x in super().tensors().items() if x is not None}
-
     def written_positions(self) -> Int[Tensor, "B S"]:
         """``positions``, also where they are None."""
         if self.positions is not None:

@@ -23,6 +23,8 @@ def long_conv(
     """
     S = inputs.shape[1]
     dtype = compute_dtype(inputs)
+    if inputs.numel() == 0:
+        return inputs[:, : S if num_outputs is None else num_outputs].to(dtype)
     outputs: Tensor = _long_conv(inputs.to(dtype), filters[:S].to(dtype), S if num_outputs is None else num_outputs)
     return outputs
 

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from rebased.layers.causal_conv import CausalConv
 from rebased.layers.checks import check_size
-from rebased.layers.mixer import Mixer, pick
+from rebased.layers.mixer import Mixer
+from rebased.layers.rows import pick
 from rebased.layers.states import MixerState
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.selective_scan import selective_scan, selective_scan_step
@@ -36,6 +37,8 @@ class Mamba(Mixer):
     ``init`` matters inside a model: "own" is Mamba's, with steps dt spread over [0.001, 0.1]; "published" lets the
     model overwrite it as the paper's code did, after which dt is 0.69 in every channel.
     """
+
+    state_type = MambaState
 
     def __init__(
         self,
@@ -78,8 +81,8 @@ class Mamba(Mixer):
         if self.init == "published":
             super().init_weights(std, num_layers)
         else:
-            with torch.no_grad():
-                self.out_proj.weight.div_(num_layers**0.5)
+            bound = (self.width * num_layers) ** -0.5
+            nn.init.uniform_(self.out_proj.weight, -bound, bound)
 
     def mix(
         self, x: Tensor, state: MambaState | None, at: Tensor | None, key_mask: Tensor | None

@@ -3,11 +3,12 @@
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rebased.layers.checks import check_size
-from rebased.layers.states import State
+from rebased.layers.rows import pick
+from rebased.layers.states import MixerState, State, check_state
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_borders, checked_positions
 from rebased.ops.packing import group_sequences
 
@@ -21,6 +22,8 @@ class Mixer(nn.Module):
     token neither reaches another one nor changes the state, and leaves no gap in time, wherever it stands.
     """
 
+    state_type: type[State] = MixerState
+    """What `init_state` gives."""
     takes_gaps = False
     """Whether `mix` takes masked tokens anywhere in a row; else it is given rows in which real ones come first."""
 
@@ -42,9 +45,22 @@ class Mixer(nn.Module):
 
         ``at``: outputs at those positions only, (B, P, M). ``key_mask``: True where a token is real; outputs of others
         are of no use. ``cu_seqlens`` (N+1), with B = 1: N sequences in a row, which do not see each other; the state's
-        batch is then N. ValueError for shapes that do not fit.
+        batch is then N. ValueError for what does not fit.
         """
-        self._check(x, at, key_mask, cu_seqlens)
+        if x.ndim != 3 or x.shape[2] != self.d_model:
+            raise ValueError(f"x has shape {tuple(x.shape)}; it must be (B, T, {self.d_model})")
+        num_sequences = x.shape[0]
+        if cu_seqlens is not None:
+            check_cu_seqlens(cu_seqlens, x.shape[0], x.device)
+            num_sequences = cu_seqlens.shape[0] - 1
+        if state is not None:
+            check_state(state, self.state_type, num_sequences)
+        if at is not None:
+            check_positions(at, x.shape[0], x.device)
+            at = checked_positions(at, x.shape[1], "at")
+        if key_mask is not None:
+            check_key_mask(key_mask, tuple(x.shape[:2]), x.device)
+            x = x.where(key_mask[..., None], 0.0)  # weights of zero would not hide NaN
         if cu_seqlens is None:
             y, new_state = self._mix_masked(x, state, at, key_mask)
         else:
@@ -54,7 +70,7 @@ class Mixer(nn.Module):
     def mix(
         self, x: Float[Tensor, "B T M"], state: Any, at: Int[Tensor, "B P"] | None, key_mask: Bool[Tensor, "B T"] | None
     ) -> tuple[Tensor, Any]:
-        """Outputs, and the state after x (anything, if ``state`` is None: nobody looks)."""
+        """Outputs, and the state after x (anything, if ``state`` is None: nobody looks). Masked tokens are zero."""
         raise NotImplementedError
 
     def _mix_masked(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
@@ -64,7 +80,7 @@ class Mixer(nn.Module):
         order = (~key_mask).to(torch.int8).argsort(dim=1, stable=True)
         places = order.argsort(dim=1)
         is_front = torch.arange(x.shape[1], device=x.device) < key_mask.sum(dim=1, keepdim=True)
-        return self.mix(rows_at(x, order), state, places if at is None else pick(places, at), is_front)
+        return self.mix(pick(x, order), state, pick(places, at), is_front)
 
     def mix_packed(
         self,
@@ -76,10 +92,7 @@ class Mixer(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Sequences of about equal length as one padded batch each."""
         cu_seqlens = checked_borders(cu_seqlens, x.shape[1])
-        if at is not None:
-            at = checked_positions(at, x.shape[1], "at")
-        num_outputs = x.shape[1] if at is None else at.shape[1]
-        y = x.new_zeros(num_outputs, self.d_model)
+        y = None
         order, states = [], []
         for group in group_sequences(cu_seqlens, None if at is None else at[0]):
             part = x[0, group.keys].where(group.is_key[..., None], 0.0)
@@ -89,15 +102,17 @@ class Mixer(nn.Module):
             else:
                 mask = group.is_key & key_mask[0, group.keys]
                 mixed, new_state = self._mix_masked(part, own, group.at, mask)
-            y = y.index_put((group.queries[group.is_query],), mixed[group.is_query].to(y.dtype))
+            if y is None:
+                y = mixed.new_zeros(x.shape[1] if at is None else at.shape[1], self.d_model)
+            y = y.index_put((group.queries[group.is_query],), mixed[group.is_query])
             order.append(group.sequences)
             states.append(new_state)
+        y = x[:, :0] if y is None else y[None]
         if state is None:
-            return y[None], None
-        lengths = cu_seqlens.diff()
-        empty = (lengths == 0).nonzero()[:, 0]
+            return y, None
+        empty = (cu_seqlens.diff() == 0).nonzero()[:, 0]
         places = torch.cat([*order, empty]).argsort()
-        return y[None], type(state).join([*states, state.reorder(empty)]).reorder(places)
+        return y, type(state).join([*states, state.reorder(empty)]).reorder(places)
 
     def init_state(
         self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
@@ -120,24 +135,3 @@ class Mixer(nn.Module):
                 nn.init.normal_(module.weight, std=std / (2 * num_layers) ** 0.5 if is_output else std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-
-    def _check(self, x: Tensor, at: Tensor | None, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> None:
-        if x.ndim != 3 or x.shape[2] != self.d_model:
-            raise ValueError(f"x has shape {tuple(x.shape)}; it must be (B, T, {self.d_model})")
-        if at is not None:
-            check_positions(at, x.shape[0], x.device)
-        if key_mask is not None:
-            check_key_mask(key_mask, tuple(x.shape[:2]), x.device)
-        if cu_seqlens is not None:
-            check_cu_seqlens(cu_seqlens, x.shape[0], x.device)
-
-
-def pick(x: Shaped[Tensor, "B T ..."], at: Int[Tensor, "B P"] | None) -> Shaped[Tensor, "B P ..."]:
-    """The rows of each sequence at given positions, or all of them; ValueError for positions that are not there."""
-    return x if at is None else rows_at(x, checked_positions(at, x.shape[1], "at"))
-
-
-def rows_at(x: Shaped[Tensor, "B T ..."], places: Int[Tensor, "B P"]) -> Shaped[Tensor, "B P ..."]:
-    """The same for places that are known to be there."""
-    index = places.reshape(*places.shape, *[1] * (x.ndim - 2))
-    return x.gather(1, index.expand(*places.shape, *x.shape[2:]))

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from rebased.kernels import REBASED
 from rebased.layers.kernel_attention import KernelAttention
 from rebased.ops import norm_affine
+from rebased.ops.checks import check_switches
 
 __all__ = ["NORM_SCOPES", "ReBased"]
 
@@ -48,6 +49,7 @@ class ReBased(KernelAttention):
             eps=eps,
             backend=backend,
         )
+        check_switches(norm=norm, gamma=gamma, beta=beta)
         if norm_scope not in NORM_SCOPES:
             raise ValueError(f"norm_scope={norm_scope!r} is unknown; it may be {' or '.join(map(repr, NORM_SCOPES))}")
         self.norm, self.norm_scope = norm, norm_scope

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rebased.layers.causal_conv import last_rows
 from rebased.layers.checks import check_size
-from rebased.layers.mixer import Mixer, pick
+from rebased.layers.mixer import Mixer
+from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
 from rebased.ops.wkv import WKVState, initial_wkv_state, wkv, wkv_step
 
@@ -34,9 +34,13 @@ class RWKV(Mixer):
     of ``num_layers``, over depth.
     """
 
+    state_type = RWKVState
+
     def __init__(self, d_model: int, *, layer: int = 0, num_layers: int = 2) -> None:
         super().__init__(d_model)
         check_size("num_layers", num_layers)
+        if isinstance(layer, bool) or not isinstance(layer, int):
+            raise TypeError(f"layer is {layer!r}; it must be an integer")
         if not 0 <= layer < num_layers:
             raise ValueError(f"layer={layer} must be in 0 .. num_layers - 1 = {num_layers - 1}")
         channel = torch.arange(d_model) / max(1, d_model - 1)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from rebased.layers.causal_conv import CausalConv
 from rebased.layers.checks import check_size
-from rebased.layers.mixer import Mixer, pick
+from rebased.layers.mixer import Mixer
+from rebased.layers.rows import pick
 from rebased.layers.states import MixerState
 
 __all__ = ["ConvState", "ShortConv"]
@@ -24,6 +25,8 @@ class ConvState(MixerState):
 
 class ShortConv(Mixer):
     """``conv(u) ⊙ (W u + b) + u`` with a depth-wise causal convolution of ``num_taps`` tokens."""
+
+    state_type = ConvState
 
     def __init__(self, d_model: int, *, num_taps: int = 3) -> None:
         super().__init__(d_model)

@@ -9,12 +9,14 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils import _pytree
 
-__all__ = ["MixerState", "State"]
+__all__ = ["MixerState", "State", "check_device", "check_state"]
 
 
 class State(Protocol):
     """What every state can do; `rebased.ops.KernelState` is one too."""
 
+    @property
+    def batch_size(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     def to(self, device: torch.device | str) -> Self: ...
@@ -45,13 +47,20 @@ class MixerState:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Those that are there: a field may be None."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: x for name, x in named.items() if x is not None}
+
+    @property
+    def batch_size(self) -> int:
+        return next(iter(self.tensors().values())).shape[0]
 
     @property
     def nbytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in self.tensors().values())
 
     def to(self, device: torch.device | str) -> Self:
+        check_device(device)
         return self._map(lambda x: x.to(device))
 
     def detach(self) -> Self:
@@ -69,3 +78,18 @@ class MixerState:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(**{name: function(x) for name, x in self.tensors().items()})
+
+
+def check_device(device: object) -> None:
+    """TypeError for a dtype, in which a count, say, would not survive."""
+    if isinstance(device, torch.dtype):
+        raise TypeError(f"device is {device}; a state's dtypes are what they are")
+
+
+def check_state(state: State, kind: type[State], batch_size: int) -> None:
+    if not isinstance(state, kind):
+        raise TypeError(f"state is a {type(state).__name__}; it must be a {kind.__name__}, as init_state makes it")
+    if state.batch_size != batch_size:
+        raise ValueError(
+            f"state has {state.batch_size} sequences; it must have {batch_size}, as many as there are here"
+        )

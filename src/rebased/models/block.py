@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rebased.layers import MIXERS, Mixer
-from rebased.layers.mixer import pick
+from rebased.layers.rows import pick
 from rebased.models.config import LayerConfig, ModelConfig
 
 __all__ = ["Block"]

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rebased.layers.states import check_state
 from rebased.models.block import Block, make_norm
 from rebased.models.config import ModelConfig
 from rebased.models.state import ModelState
-from rebased.ops.checks import checked_positions
+from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_borders, checked_positions
 from rebased.ops.positions import token_counts, token_positions
 
 __all__ = ["LanguageModel"]
@@ -55,6 +56,19 @@ class LanguageModel(nn.Module):
         ``key_mask``: True where a token is real; positions count real tokens, so left padding changes nothing.
         ``cu_seqlens``: sequences in a row, as mixers take them. ValueError for more tokens than there are positions.
         """
+        _check_tokens(tokens)
+        num_sequences = tokens.shape[0]
+        if cu_seqlens is not None:
+            check_cu_seqlens(cu_seqlens, tokens.shape[0], tokens.device)
+            cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
+            num_sequences = cu_seqlens.shape[0] - 1
+        if state is not None:
+            check_state(state, ModelState, num_sequences)
+        if key_mask is not None:
+            check_key_mask(key_mask, tuple(tokens.shape), tokens.device)
+        if at is not None:
+            check_positions(at, tokens.shape[0], tokens.device)
+            at = checked_positions(at, tokens.shape[1], "at")
         x, state = self._stream(tokens, state, at, key_mask, cu_seqlens)
         logits = torch.nn.functional.linear(self.norm(x), self.embedding.weight)
         return logits if state is None else (logits, state)
@@ -68,7 +82,6 @@ class LanguageModel(nn.Module):
         cu_seqlens: Tensor | None,
     ) -> tuple[Float[Tensor, "B P M"], ModelState | None]:
         """What the head sees, before its norm."""
-        _check_tokens(tokens)
         x = self.embedding(tokens)
         if self.position_embedding is not None:
             x = x + self._positions(tokens, state, key_mask, cu_seqlens)
@@ -109,8 +122,9 @@ class LanguageModel(nn.Module):
         layers = tuple(block.mixer.init_state(batch_size, device=device, dtype=dtype) for block in self.blocks)
         return ModelState(layers, torch.zeros(batch_size, dtype=torch.int64, device=device))
 
-    def state_bytes(self, num_tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
-        """What the state of one sequence takes after so many tokens."""
+    def state_bytes(self, num_tokens: int, *, dtype: torch.dtype | None = None) -> int:
+        """What the layers' states of one sequence take after so many tokens, with the weights' dtype unless given."""
+        dtype = self.embedding.weight.dtype if dtype is None else dtype
         return sum(block.mixer.state_bytes(num_tokens, dtype=dtype) for block in self.blocks)
 
 

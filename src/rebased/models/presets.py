@@ -1,5 +1,6 @@
 """Complete configurations by name: the recall models of Table 4 and the language models of Table 9."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,13 +36,18 @@ def _with_mlp(mixer: str, **options: Any) -> LayerConfig:
 
 def _alternating(mixer: str) -> tuple[LayerConfig, ...]:
     """18 layers, convolution and mixer in turn; queries and keys are 1024 wide in total (Table 9 fits to the unit)."""
-    return (_with_mlp("short_conv"), _with_mlp(mixer, num_heads=64, feature_dim=16, head_dim=12)) * 9
+    pairs = [(_with_mlp("short_conv"), _with_mlp(mixer, num_heads=64, feature_dim=16, head_dim=12)) for _ in range(9)]
+    return tuple(layer for pair in pairs for layer in pair)
 
 
-_LANGUAGE_MODELS = {
-    "lm-attention": (_with_mlp("attention", num_heads=12, qkv_bias=False),) * 12,
-    "lm-based": _alternating("based"),
-    "lm-rebased": _alternating("rebased"),
+def _attention() -> tuple[LayerConfig, ...]:
+    return tuple(_with_mlp("attention", num_heads=12, qkv_bias=False) for _ in range(12))
+
+
+_LANGUAGE_MODELS: dict[str, Callable[[], tuple[LayerConfig, ...]]] = {
+    "lm-attention": _attention,
+    "lm-based": lambda: _alternating("based"),
+    "lm-rebased": lambda: _alternating("rebased"),
 }
 
 PRESETS = (*(f"mqar-{stack}" for stack in STACKS), *_LANGUAGE_MODELS)
@@ -55,7 +61,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     if name not in PRESETS:
         raise ValueError(f"name={name!r} is unknown; there are {', '.join(PRESETS)}")
     if name in _LANGUAGE_MODELS:
-        config = _language_model(_LANGUAGE_MODELS[name])
+        config = _language_model(_LANGUAGE_MODELS[name]())
     else:
         stack = name.removeprefix("mqar-")
         config = _recall(stack)

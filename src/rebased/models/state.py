@@ -9,6 +9,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils import _pytree
 
+from rebased.layers.states import check_device
+
 __all__ = ["ModelState"]
 
 
@@ -19,11 +21,16 @@ class ModelState:
     """Real tokens so far."""
 
     @property
+    def batch_size(self) -> int:
+        return self.count.shape[0]
+
+    @property
     def nbytes(self) -> int:
         """Of all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
     def to(self, device: torch.device | str) -> "ModelState":
+        check_device(device)
         return ModelState(tuple(layer.to(device) for layer in self.layers), self.count.to(device))
 
     def detach(self) -> "ModelState":
@@ -52,4 +59,11 @@ _pytree.register_pytree_node(
     lambda state: ([*state.layers, state.count], None),
     lambda children, _: _from_list(list(children)),
     serialized_type_name="rebased.models.state.ModelState",
+    flatten_with_keys_fn=lambda state: (
+        [
+            *((_pytree.GetAttrKey(f"layer{index}"), layer) for index, layer in enumerate(state.layers)),
+            (_pytree.GetAttrKey("count"), state.count),
+        ],
+        None,
+    ),
 )

@@ -65,6 +65,10 @@ class KernelState:
         return f"KernelState({self.kernel!r}, values={shape}, {dtype}, device={str(device)!r}, {self.nbytes} bytes)"
 
     @property
+    def batch_size(self) -> int:
+        return self.values.shape[0]
+
+    @property
     def nbytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in self._tensors().values())
 
@@ -189,6 +193,11 @@ def _add(sums: Tensor, residual: Tensor | None, more: Tensor) -> tuple[Tensor, T
     return rounded, (exact.detach() - rounded.detach().double()).to(residual.dtype)
 
 
+def _key(name: str) -> str:
+    """A name that does not begin with another one: torch.export replaces names in code as text (torch 2.13)."""
+    return f"residual_of_{name.removesuffix('_residual')}" if name.endswith("_residual") else name
+
+
 def _safetensors() -> Any:
     try:
         import safetensors.torch
@@ -206,7 +215,7 @@ _pytree.register_pytree_node(
     to_dumpable_context=list,
     from_dumpable_context=tuple,
     flatten_with_keys_fn=lambda state: (
-        [(_pytree.GetAttrKey(name), x) for name, x in state._tensors().items()],
+        [(_pytree.GetAttrKey(_key(name)), x) for name, x in state._tensors().items()],
         (state.kernel, *state._tensors()),
     ),
 )

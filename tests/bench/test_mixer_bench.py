@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult
@@ -49,6 +50,20 @@ def test_a_mixer_that_fails_is_skipped_with_the_reason(monkeypatch: pytest.Monke
     result = run_mixer_bench(tiny(lengths=(8,)), progress=lambda _: None)
     assert [each.skipped for each in result.measurements] == [None, "RuntimeError: no such luck"]
     assert result.measurements[1].time_ratio is None
+
+
+def test_a_wrong_mixer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(Attention):
+        """Right in float64 only."""
+
+        def mix(self, x: Any, *rest: Any) -> Any:
+            y, state = super().mix(x, *rest)
+            return y if x.dtype == torch.float64 else 1.01 * y, state
+
+    monkeypatch.setitem(MIXERS, "attention", Wrong)
+    result = run_mixer_bench(tiny(lengths=(8,)), progress=lambda _: None)
+    assert result.measurements[1].timing is None
+    assert "the error against float64 is 1.0e-02" in (result.measurements[1].skipped or "")
 
 
 def test_the_file_can_be_read_back(tmp_path: Path) -> None:

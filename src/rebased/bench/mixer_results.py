@@ -76,6 +76,8 @@ class MixerMeasurement:
 
     mixer: str
     length: int
+    error: float | None = None
+    """Relative RMS error of the output against float64, from the check before the timing."""
     timing: Timing | None = None
     """None if skipped."""
     peak_bytes: int | None = None

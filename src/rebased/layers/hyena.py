@@ -105,6 +105,8 @@ class Hyena(Mixer):
         T = x.shape[1]
         S = T if state is None else T + state.inputs.shape[1]
         count, key_mask = self._count(x, state, key_mask, S)
+        if key_mask is not None:
+            x = x.where(key_mask[..., None], 0.0)  # what is used cannot be dropped by a compiler, nor its check
         u, past = self.conv(self.in_proj(x), None if state is None else state.past, None, key_mask)
         z, *gates = u.split(self.d_model, dim=-1)
         filters = self.filter(min(S, self.seq_len), compute_dtype(x))  # (L, N, M)
@@ -132,7 +134,7 @@ class Hyena(Mixer):
     ) -> tuple[Int[Tensor, " B"], Tensor | None]:
         """Tokens so far, and the mask; ValueError for too many, of which the number of places may tell nothing.
 
-        Where it does not, the mask comes from checked numbers, so that no compiler drops the check.
+        Where it does not, the mask comes from checked numbers.
         """
         T = x.shape[1]
         if num_places > self.seq_len and state is None and key_mask is None:

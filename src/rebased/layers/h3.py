@@ -13,7 +13,7 @@ from rebased.layers.long_conv import long_conv
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
-from rebased.ops.dtypes import compute_dtype
+from rebased.ops.dtypes import sums_dtype
 
 __all__ = ["H3", "H3State"]
 
@@ -80,5 +80,4 @@ class H3(Mixer):
     ) -> H3State:
         past = torch.zeros(batch_size, self.state_dim - 1, self.d_model, device=device, dtype=dtype)
         shape = (batch_size, self.head_dim**2, self.num_heads, self.state_dim // 2, 2)
-        sums = compute_dtype(torch.empty(0, dtype=dtype))
-        return H3State(past, torch.zeros(shape, device=device, dtype=sums))
+        return H3State(past, torch.zeros(shape, device=device, dtype=sums_dtype(dtype)))

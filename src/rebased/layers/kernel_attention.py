@@ -14,6 +14,7 @@ from rebased.layers.rows import pick
 from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.backends import BACKENDS, check_name
 from rebased.ops.checks import check_eps
+from rebased.ops.dtypes import sums_dtype
 
 __all__ = ["KernelAttention"]
 
@@ -141,9 +142,14 @@ class KernelAttention(Mixer):
         self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
     ) -> KernelState:
         """Sums are float32 for any ``dtype`` but float64."""
-        sums = torch.float64 if dtype == torch.float64 else torch.float32
         return initial_state(
-            self.kernel, batch_size, self.num_key_heads, self.feature_dim, self.head_dim, device=device, dtype=sums
+            self.kernel,
+            batch_size,
+            self.num_key_heads,
+            self.feature_dim,
+            self.head_dim,
+            device=device,
+            dtype=sums_dtype(dtype),
         )
 
 

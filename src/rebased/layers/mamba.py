@@ -14,7 +14,7 @@ from rebased.layers.checks import check_size
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import pick
 from rebased.layers.states import MixerState
-from rebased.ops.dtypes import compute_dtype
+from rebased.ops.dtypes import compute_dtype, sums_dtype
 from rebased.ops.selective_scan import selective_scan, selective_scan_step
 
 __all__ = ["MAMBA_INITS", "Mamba", "MambaState"]
@@ -107,6 +107,5 @@ class Mamba(Mixer):
         self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
     ) -> MambaState:
         past = torch.zeros(batch_size, self.conv.num_taps - 1, self.width, device=device, dtype=dtype)
-        hidden_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        hidden = torch.zeros(batch_size, self.width, self.state_dim, device=device, dtype=hidden_dtype)
+        hidden = torch.zeros(batch_size, self.width, self.state_dim, device=device, dtype=sums_dtype(dtype))
         return MambaState(past, hidden)

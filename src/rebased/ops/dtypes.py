@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 
+def sums_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What sums over values of this dtype are kept in: float32, or float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of sums and states: float32, and float64 for float64 inputs."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+    """The same for a tensor."""
+    return sums_dtype(x.dtype)
 
 
 def autocast_inputs(*tensors: Tensor) -> tuple[Tensor, ...]:

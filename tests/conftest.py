@@ -1,9 +1,11 @@
 """Set up before any of the package is imported: shape checks inside the operator, poisoned allocations, profiles."""
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import hypothesis
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -40,3 +42,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture
+def _forget_compilations() -> Iterator[None]:
+    """What was compiled before counts towards the number of recompilations that dynamo puts up with."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -2,7 +2,7 @@
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,23 +17,12 @@ from torch.func import grad, jacrev, vmap
 
 from rebased.ops import backends
 from rebased.ops.triton import selective_scan as triton_scan
+from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, compiled
 from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
 from transform_cases import looped, tensors, with_grads
 
 module = importlib.import_module("rebased.ops.selective_scan")  # not the function of that name
 selective_scan, selective_scan_step = module.selective_scan, module.selective_scan_step
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DTYPES = {
-    "torch": [torch.float64, torch.float32, torch.float16, torch.bfloat16],
-    # The interpreter's bfloat16 is not to be relied on.
-    "triton": [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])],
-}
-BACKENDS = pytest.mark.parametrize("backend", DTYPES)
-BATCH_SIZES = {"torch": 2, "triton": 2 if DEVICE == "cuda" else 1}
-"""The interpreter runs one program after another."""
-
-compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +32,6 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_NUMBERS", 200)
     monkeypatch.setattr(triton_scan, "FORWARD_ELEMENTS", 16)
     monkeypatch.setattr(triton_scan, "BACKWARD_ELEMENTS", 8)
-
-
-@pytest.fixture
-def _forget_compilations() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 # ---- The oracle ----

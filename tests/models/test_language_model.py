@@ -314,3 +314,26 @@ def test_a_decoding_step_can_be_exported(row: str) -> None:
         exported = torch.export.export(model, (tokens[:, 4:],), {"state": state}, strict=False).module()
         expected, actual = model(tokens[:, 4:], state=state)[0], exported(tokens[:, 4:], state=state)[0]
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("row", STACKS)
+def test_models_can_begin_on_the_meta_device(row: str) -> None:
+    """With the same numbers as if they had begun elsewhere, but for the order of random ones."""
+    config = preset(f"mqar-{row}", d_model=24, seq_len=32, vocab_size=VOCABULARY)
+    torch.manual_seed(0)
+    expected = LanguageModel(config)
+    with torch.device("meta"):
+        model = LanguageModel(config)
+    model = model.to_empty(device="cpu")  # filled with NaN in tests
+    assert not all(parameter.isfinite().all() for parameter in model.parameters())
+    model.reset_parameters()
+    for (name, actual), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert actual.isfinite().all(), name
+        if actual.numel() > 200:
+            assert actual.std().item() == pytest.approx(theirs.std().item(), rel=0.3, abs=1e-6), name
+            assert actual.mean().item() == pytest.approx(theirs.mean().item(), abs=0.3 * theirs.abs().max().item()), (
+                name
+            )
+    mamba = model.blocks[0].mixer
+    if isinstance(mamba, Mamba) and mamba.init == "own":
+        assert nn.functional.softplus(mamba.dt_proj.bias).max() <= 0.1001

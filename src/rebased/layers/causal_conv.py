@@ -15,9 +15,14 @@ class CausalConv(nn.Module):
     def __init__(self, width: int, num_taps: int, *, bias: bool = True) -> None:
         super().__init__()
         self.num_taps = num_taps
-        bound = num_taps**-0.5
-        self.weight = nn.Parameter(torch.empty(width, num_taps).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(width).uniform_(-bound, bound)) if bias else None
+        self.weight = nn.Parameter(torch.empty(width, num_taps))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.num_taps**-0.5
+        for parameter in self.parameters(recurse=False):
+            nn.init.uniform_(parameter, -bound, bound)
 
     def forward(
         self,

@@ -29,11 +29,20 @@ class DiagonalSSM(nn.Module):
     def __init__(self, width: int, state_dim: int) -> None:
         super().__init__()
         half = state_dim // 2
-        self.log_step = nn.Parameter(torch.empty(width).uniform_(math.log(MIN_STEP), math.log(MAX_STEP)))
-        self.log_decay = nn.Parameter(torch.full((width, half), math.log(0.5)))
-        self.frequency = nn.Parameter(math.pi * torch.arange(half).float().repeat(width, 1))
-        self.readout = nn.Parameter(torch.randn(width, half, 2) * 0.5**0.5)
-        self.skip = nn.Parameter(torch.randn(width))
+        self.log_step = nn.Parameter(torch.empty(width))
+        self.log_decay = nn.Parameter(torch.empty(width, half))
+        self.frequency = nn.Parameter(torch.empty(width, half))
+        self.readout = nn.Parameter(torch.empty(width, half, 2))
+        self.skip = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.log_step, math.log(MIN_STEP), math.log(MAX_STEP))
+        nn.init.constant_(self.log_decay, math.log(0.5))
+        with torch.no_grad():
+            self.frequency.copy_(math.pi * torch.arange(self.frequency.shape[1]))
+        nn.init.normal_(self.readout, std=0.5**0.5)
+        nn.init.normal_(self.skip)
 
     def forward(
         self,

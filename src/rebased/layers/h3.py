@@ -48,11 +48,16 @@ class H3(Mixer):
         self.q_proj = nn.Linear(d_model, d_model)
         self.k_proj = nn.Linear(d_model, d_model)
         self.v_proj = nn.Linear(d_model, d_model)
-        bound = state_dim**-0.5
-        self.shift = nn.Parameter(torch.empty(state_dim, d_model).uniform_(-bound, bound))
-        self.shift_skip = nn.Parameter(torch.randn(d_model))
+        self.shift = nn.Parameter(torch.empty(state_dim, d_model))
+        self.shift_skip = nn.Parameter(torch.empty(d_model))
         self.ssm = DiagonalSSM(self.num_heads, state_dim)
         self.out_proj = nn.Linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.state_dim**-0.5
+        nn.init.uniform_(self.shift, -bound, bound)
+        nn.init.normal_(self.shift_skip)
 
     def mix(self, x: Tensor, state: H3State | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         B, D = x.shape[0], self.head_dim

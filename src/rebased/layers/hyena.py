@@ -95,9 +95,13 @@ class Hyena(Mixer):
             num_inner_layers=num_inner_layers,
             sine_frequency=sine_frequency,
         )
-        self.skip = nn.Parameter(torch.randn(self.num_filters, d_model))
+        self.skip = nn.Parameter(torch.empty(self.num_filters, d_model))
         self.dropout = nn.Dropout(dropout)
         self.out_proj = nn.Linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.skip)
 
     def mix(
         self, x: Tensor, state: HyenaState | None, at: Tensor | None, key_mask: Tensor | None

@@ -1,5 +1,6 @@
 """Long filters as functions of time: a small network of sines under a decaying window."""
 
+import itertools
 import math
 
 import torch
@@ -43,10 +44,21 @@ class ImplicitFilter(nn.Module):
         super().__init__()
         self.num_filters, self.seq_len, self.num_frequencies = num_filters, seq_len, num_frequencies
         sizes = [2 * num_frequencies + 1, *[hidden_dim] * (num_inner_layers + 1)]
-        self.weights = nn.ParameterList(_uniform(sizes[i], sizes[i + 1], sizes[i]) for i in range(len(sizes) - 1))
-        self.biases = nn.ParameterList(_uniform(sizes[i], sizes[i + 1]) for i in range(len(sizes) - 1))
-        self.out_weight = nn.Parameter(_uniform(hidden_dim, num_filters * width, hidden_dim))
-        self.frequency = nn.Parameter(torch.full((hidden_dim,), float(sine_frequency)))
+        self.sine_frequency = float(sine_frequency)
+        self.weights = nn.ParameterList(torch.empty(n, m) for m, n in itertools.pairwise(sizes))
+        self.biases = nn.ParameterList(torch.empty(n) for n in sizes[1:])
+        self.out_weight = nn.Parameter(torch.empty(num_filters * width, hidden_dim))
+        self.frequency = nn.Parameter(torch.empty(hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            bound = weight.shape[1] ** -0.5
+            nn.init.uniform_(weight, -bound, bound)
+            nn.init.uniform_(bias, -bound, bound)
+        bound = self.out_weight.shape[1] ** -0.5
+        nn.init.uniform_(self.out_weight, -bound, bound)
+        nn.init.constant_(self.frequency, self.sine_frequency)
 
     def forward(self, num_taps: int, dtype: torch.dtype) -> Float[Tensor, "L N W"]:
         """The first taps, computed in ``dtype`` also under autocast."""
@@ -70,8 +82,3 @@ class ImplicitFilter(nn.Module):
         slow, fast = (-math.log(DECAY_TARGET) / fraction for fraction in (SLOW_DECAY, FAST_DECAY))
         rates = torch.linspace(slow, fast, width, device=time.device, dtype=time.dtype)
         return torch.exp(-rates * time)
-
-
-def _uniform(fan_in: int, *shape: int) -> Tensor:
-    """As `nn.Linear` begins, weight and bias."""
-    return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5)

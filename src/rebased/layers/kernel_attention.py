@@ -67,11 +67,27 @@ class KernelAttention(Mixer):
         check_kernel(kernel)
         _check_constant(kernel)
         self.fixed_kernel = kernel
-        self.coefficients = _learnable(kernel, num_heads) if learn_coefficients else None
+        self.coefficients = None
+        if learn_coefficients:
+            _check_polynomial(kernel)
+            self.coefficients = nn.Parameter(torch.empty(3, num_heads))
         self.q_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
         self.k_proj = nn.Linear(d_model, num_key_heads * feature_dim, bias=False)
         self.v_proj = nn.Linear(d_model, num_key_heads * head_dim, bias=False)
         self.o_proj = nn.Linear(num_heads * head_dim, d_model, bias=False)
+        self._reset_coefficients()
+
+    def reset_parameters(self) -> None:
+        self._reset_coefficients()
+
+    def _reset_coefficients(self) -> None:
+        """They start at the kernel's own."""
+        if self.coefficients is not None:
+            assert isinstance(self.fixed_kernel, Polynomial)
+            given = dict(zip(self.fixed_kernel.degrees, self.fixed_kernel.terms, strict=True))
+            with torch.no_grad():
+                for degree, row in enumerate(self.coefficients):
+                    row.copy_(torch.as_tensor(given.get(degree, 0.0)))
 
     @property
     def kernel(self) -> Kernel:
@@ -159,10 +175,6 @@ def _check_constant(kernel: Kernel) -> None:
         raise ValueError(f"kernel={kernel!r} has coefficients that no optimizer would see; use learn_coefficients")
 
 
-def _learnable(kernel: Kernel, num_heads: int) -> nn.Parameter:
-    """(3, heads), starting at the kernel's own coefficients."""
+def _check_polynomial(kernel: Kernel) -> None:
     if not isinstance(kernel, Polynomial):
         raise ValueError(f"learn_coefficients needs kernel='based' or 'rebased', or a Polynomial; kernel is {kernel!r}")
-    given = dict(zip(kernel.degrees, kernel.terms, strict=True))
-    start = torch.stack([torch.as_tensor(given.get(degree, 0.0)).detach().expand(num_heads) for degree in range(3)])
-    return nn.Parameter(start.clone())

@@ -62,19 +62,20 @@ class Mamba(Mixer):
         self.conv = CausalConv(self.width, num_taps)
         self.x_proj = nn.Linear(self.width, dt_rank + 2 * state_dim, bias=False)
         self.dt_proj = nn.Linear(dt_rank, self.width)
-        self.A_log = nn.Parameter(torch.arange(1, state_dim + 1).float().log().repeat(self.width, 1))
-        self.skip = nn.Parameter(torch.ones(self.width))
+        self.A_log = nn.Parameter(torch.empty(self.width, state_dim))
+        self.skip = nn.Parameter(torch.empty(self.width))
         self.out_proj = nn.Linear(self.width, d_model, bias=False)
-        self._init_steps()
+        self.reset_parameters()
 
-    def _init_steps(self) -> None:
-        """Dt log-uniform in [MIN_DT, MAX_DT] where its input is zero; the bias is what softplus makes that of."""
+    def reset_parameters(self) -> None:
+        """A = -1 … -N; dt log-uniform in [MIN_DT, MAX_DT] where its input is zero: softplus of the bias is that."""
         bound = self.dt_rank**-0.5
         nn.init.uniform_(self.dt_proj.weight, -bound, bound)
-        log_dt = torch.empty(self.width).uniform_(math.log(MIN_DT), math.log(MAX_DT))
-        dt = log_dt.exp()
+        nn.init.ones_(self.skip)
+        dt = torch.empty_like(self.skip).uniform_(math.log(MIN_DT), math.log(MAX_DT)).exp()
         with torch.no_grad():
             self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))
+            self.A_log.copy_(torch.arange(1, self.state_dim + 1).log())
 
     def init_weights(self, std: float, num_layers: int) -> None:
         """Its own initialisation, in which only the output's scale depends on depth; or what the model does to all."""

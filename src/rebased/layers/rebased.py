@@ -56,8 +56,16 @@ class ReBased(KernelAttention):
         widths = [self.num_heads * feature_dim, self.num_key_heads * feature_dim]
         if norm_scope == "head":
             widths = [feature_dim]
-        self.gammas = nn.ParameterList(torch.ones(width) for width in widths) if gamma else None
-        self.betas = nn.ParameterList(torch.zeros(width) for width in widths) if beta else None
+        self.gammas = nn.ParameterList(torch.empty(width) for width in widths) if gamma else None
+        self.betas = nn.ParameterList(torch.empty(width) for width in widths) if beta else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for weight in self.gammas or ():
+            nn.init.ones_(weight)
+        for bias in self.betas or ():
+            nn.init.zeros_(bias)
 
     def transform(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         if not self.norm and self.gammas is None and self.betas is None:

@@ -43,19 +43,29 @@ class RWKV(Mixer):
             raise TypeError(f"layer is {layer!r}; it must be an integer")
         if not 0 <= layer < num_layers:
             raise ValueError(f"layer={layer} must be in 0 .. num_layers - 1 = {num_layers - 1}")
-        channel = torch.arange(d_model) / max(1, d_model - 1)
-        fraction = torch.arange(d_model) / d_model
-        depth, height = layer / max(1, num_layers - 1), 1 - layer / num_layers
-        zigzag = (torch.arange(d_model) + 1) % 3 - 1
-        self.log_decay = nn.Parameter(-5 + 8 * channel ** (0.7 + 1.3 * depth))
-        self.bonus = nn.Parameter(math.log(0.3) + 0.5 * zigzag)
-        self.k_mix = nn.Parameter(fraction**height)
-        self.v_mix = nn.Parameter(fraction**height + 0.3 * depth)
-        self.r_mix = nn.Parameter(fraction ** (0.5 * height))
+        self.layer, self.num_layers = layer, num_layers
+        self.log_decay = nn.Parameter(torch.empty(d_model))
+        self.bonus = nn.Parameter(torch.empty(d_model))
+        self.k_mix = nn.Parameter(torch.empty(d_model))
+        self.v_mix = nn.Parameter(torch.empty(d_model))
+        self.r_mix = nn.Parameter(torch.empty(d_model))
         self.k_proj = nn.Linear(d_model, d_model, bias=False)
         self.v_proj = nn.Linear(d_model, d_model, bias=False)
         self.r_proj = nn.Linear(d_model, d_model, bias=False)
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        channel = torch.arange(self.d_model) / max(1, self.d_model - 1)
+        fraction = torch.arange(self.d_model) / self.d_model
+        depth, height = self.layer / max(1, self.num_layers - 1), 1 - self.layer / self.num_layers
+        zigzag = (torch.arange(self.d_model) + 1) % 3 - 1
+        with torch.no_grad():
+            self.log_decay.copy_(-5 + 8 * channel ** (0.7 + 1.3 * depth))
+            self.bonus.copy_(math.log(0.3) + 0.5 * zigzag)
+            self.k_mix.copy_(fraction**height)
+            self.v_mix.copy_(fraction**height + 0.3 * depth)
+            self.r_mix.copy_(fraction ** (0.5 * height))
 
     def mix(self, x: Tensor, state: RWKVState | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         past = x.new_zeros(x.shape[0], 1, self.d_model) if state is None else state.past

@@ -32,6 +32,14 @@ class LanguageModel(nn.Module):
         self.norm = make_norm("layer", config.d_model)
         self.init_weights()
 
+    def reset_parameters(self) -> None:
+        """Everything anew: for a model made on the meta device and given memory by ``to_empty``."""
+        for module in reversed(list(self.modules())):  # a module may overwrite what its parts did
+            reset: Any = getattr(module, "reset_parameters", None)
+            if module is not self and reset is not None:
+                reset()
+        self.init_weights()
+
     def init_weights(self) -> None:
         """Embeddings and Linear weights N(0, init_std²), biases 0; a mixer may keep its own (`Mixer.init_weights`)."""
         std = self.config.init_std

@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rebased.bench.decode_results import DecodeBenchResult
+from rebased.cli.contention import warn_of_contention
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_decode_result"]
@@ -28,6 +29,7 @@ def print_decode_result(result: DecodeBenchResult, console: Console) -> None:
         )
     console.print(table)
     console.print(Text(_caption(result)), soft_wrap=True)
+    warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
             context = "" if each.context is None else f" at {each.context}"

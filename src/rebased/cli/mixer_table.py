@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rebased.bench.mixer_results import MixerBenchResult
+from rebased.cli.contention import warn_of_contention
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_mixer_result"]
@@ -15,7 +16,7 @@ def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
     first = result.config.mixers[0]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("mixer", no_wrap=True)
-    for name in ("length", "ms", f"of {first}'s", "MiB", f"of {first}'s", "state, KiB"):
+    for name in ("length", "ms", f"/ {first}", "MiB", f"/ {first}", "state, KiB"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in result.measurements:
         table.add_row(
@@ -29,6 +30,7 @@ def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
         )
     console.print(table)
     console.print(Text(_caption(result)), soft_wrap=True)
+    warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
             console.print(Text(f"{each.mixer} skipped at {each.length}: {each.skipped}"), soft_wrap=True)
@@ -39,5 +41,6 @@ def _caption(result: MixerBenchResult) -> str:
     what = "forward" if config.passes == "forward" else "forward + backward"
     return (
         f"{what}, batch {config.batch_size}, d_model {config.d_model}, {config.dtype}\n"
-        f"{environment.device_name}, torch {environment.torch}; ms: median ± interquartile range"
+        f"{environment.device_name}, torch {environment.torch}; ms: median ± interquartile range; "
+        f"/ {config.mixers[0]}: this over that one's, above 1 is slower or larger"
     )

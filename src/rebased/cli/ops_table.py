@@ -7,14 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rebased.bench.results import Measurement, OpsBenchResult
+from rebased.cli.contention import warn_of_contention
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_ops_result"]
 
 _TITLES = {"forward": "forward", "both": "forward + backward"}
-_QUIET = (
-    0.2  # CPUs that others may use before timings are in doubt; an idle machine's own services take a few hundredths
-)
 
 
 def print_ops_result(result: OpsBenchResult, console: Console) -> None:
@@ -23,11 +21,7 @@ def print_ops_result(result: OpsBenchResult, console: Console) -> None:
         console.print(_table(result, passes))
         console.print()
     console.print(Text(_caption(result)), soft_wrap=True)
-    if (result.other_cpus or 0) > _QUIET:
-        warning = (
-            f"warning: other processes kept {result.other_cpus:.1f} CPUs busy meanwhile; time again on a quiet machine"
-        )
-        console.print(Text(warning, style="yellow"), soft_wrap=True)
+    warn_of_contention(result.other_cpus, console)
     for line in _skipped(result):
         console.print(Text(line), soft_wrap=True)
 

@@ -87,9 +87,7 @@ class Attention(Mixer):
             return y, None
         return y, cache if self.window is None else cache.last(self.window - 1)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> KVCache:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> KVCache:
         keys = torch.zeros(batch_size, 0, self.num_key_heads, self.head_dim, device=device, dtype=dtype)
         return KVCache(keys, keys.clone(), torch.zeros(batch_size, device=device, dtype=torch.int64))
 

@@ -80,9 +80,7 @@ class H3(Mixer):
     def _by_head(self, x: Float[Tensor, "B T M"]) -> Float[Tensor, "B D T H"]:
         return x.unflatten(-1, (-1, self.head_dim)).permute(0, 3, 1, 2)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> H3State:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> H3State:
         past = torch.zeros(batch_size, self.state_dim - 1, self.d_model, device=device, dtype=dtype)
         shape = (batch_size, self.head_dim**2, self.num_heads, self.state_dim // 2, 2)
         return H3State(past, torch.zeros(shape, device=device, dtype=sums_dtype(dtype)))

@@ -151,9 +151,7 @@ class Hyena(Mixer):
             key_mask = torch.arange(T, device=x.device) < (count - before)[:, None]
         return count, key_mask
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> HyenaState:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> HyenaState:
         past = torch.zeros(
             batch_size, self.conv.num_taps - 1, (self.order + 1) * self.d_model, device=device, dtype=dtype
         )

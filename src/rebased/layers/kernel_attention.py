@@ -154,9 +154,7 @@ class KernelAttention(Mixer):
         out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps)
         return self.o_proj(out.flatten(1))[:, None], state
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> KernelState:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> KernelState:
         """Sums are float32 for any ``dtype`` but float64."""
         return initial_state(
             self.kernel,

@@ -104,9 +104,7 @@ class Mamba(Mixer):
         y = pick(y + self.skip * u, at) * functional.silu(pick(gates, at))
         return self.out_proj(y), MambaState(past, hidden)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> MambaState:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> MambaState:
         past = torch.zeros(batch_size, self.conv.num_taps - 1, self.width, device=device, dtype=dtype)
         hidden = torch.zeros(batch_size, self.width, self.state_dim, device=device, dtype=sums_dtype(dtype))
         return MambaState(past, hidden)

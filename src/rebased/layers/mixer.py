@@ -18,7 +18,7 @@ __all__ = ["Mixer"]
 class Mixer(nn.Module):
     """Mixes information along a sequence, causally: (B, T, d_model) in, the same out.
 
-    A subclass computes in `mix`, begins a stream in `init_state` and says in `state_bytes` what one costs. A masked
+    A subclass computes in `mix`, begins a stream in `new_state` and says in `state_bytes` what one costs. A masked
     token neither reaches another one nor changes the state, and leaves no gap in time, wherever it stands.
     """
 
@@ -65,13 +65,19 @@ class Mixer(nn.Module):
             y, new_state = self._mix_masked(x, state, at, key_mask)
         else:
             y, new_state = self.mix_packed(x, state, at, key_mask, cu_seqlens)
+        num_outputs = x.shape[1] if at is None else at.shape[1]
+        if y.shape[1] != num_outputs:
+            raise RuntimeError(f"{type(self).__name__}.mix gave {y.shape[1]} outputs, not {num_outputs}; see its `at`")
         return y if state is None else (y, new_state)
 
     def mix(
         self, x: Float[Tensor, "B T M"], state: Any, at: Int[Tensor, "B P"] | None, key_mask: Bool[Tensor, "B T"] | None
     ) -> tuple[Tensor, Any]:
-        """Outputs, and the state after x (anything, if ``state`` is None: nobody looks). Masked tokens are zero."""
-        raise NotImplementedError
+        """Outputs, at ``at`` only if given, and the state after x (anything, if ``state`` is None: nobody looks).
+
+        Masked tokens are zero, and positions are known to be there.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no mix")
 
     def _mix_masked(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         """`mix`, of rows whose real tokens are moved to the front and whose outputs are put back."""
@@ -115,10 +121,15 @@ class Mixer(nn.Module):
         return y, type(state).join([*states, state.reorder(empty)]).reorder(places)
 
     def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """The state before the first token. ``dtype`` is that of the inputs to come."""
-        raise NotImplementedError
+        """The state before the first token; ``device`` and ``dtype``, of the inputs to come, are the weights' own."""
+        weight = next(self.parameters(), torch.empty(0))
+        return self.new_state(batch_size, device=device or weight.device, dtype=dtype or weight.dtype)
+
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> State:
+        """What `init_state` gives."""
+        raise NotImplementedError(f"{type(self).__name__} has no new_state, so it has no streams")
 
     def state_bytes(self, num_tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
         """What the state of one sequence takes after so many tokens; constant unless the mixer says otherwise."""

@@ -84,9 +84,7 @@ class RWKV(Mixer):
         y = self.o_proj(r.sigmoid() * pick(out, at))
         return y, RWKVState(last_rows(joined, 1, key_mask).to(past.dtype), *sums)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> RWKVState:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> RWKVState:
         past = torch.zeros(batch_size, 1, self.d_model, device=device, dtype=dtype)
         return RWKVState(past, *initial_wkv_state(batch_size, self.d_model, device=device, dtype=dtype))
 

@@ -39,7 +39,5 @@ class ShortConv(Mixer):
         x = pick(x, at)
         return convolved * self.proj(x) + x, ConvState(past)
 
-    def init_state(
-        self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-    ) -> ConvState:
+    def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> ConvState:
         return ConvState(torch.zeros(batch_size, self.conv.num_taps - 1, self.d_model, device=device, dtype=dtype))

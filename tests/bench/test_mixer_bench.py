@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult
 from rebased.bench.mixers import run_mixer_bench
 from rebased.cli.app import app
-from rebased.layers import MIXERS, Attention, Mixer
+from rebased.layers import MIXERS, Attention
 
 
 def tiny(**changes: Any) -> MixerBenchConfig:
@@ -42,7 +42,7 @@ def test_states_are_those_of_the_mixers() -> None:
 
 
 def test_a_mixer_that_fails_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(Mixer):
+    class Broken(Attention):
         def mix(self, *_: Any) -> Any:
             raise RuntimeError("no such luck")
 

@@ -542,7 +542,7 @@ def test_triton_without_a_gpu_or_the_interpreter(monkeypatch: pytest.MonkeyPatch
 
 
 def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="rebased.ops.norm"):
+    with caplog.at_level(logging.DEBUG, logger="rebased.ops.backends"):
         norm_affine(X)
     assert caplog.messages == ["backend='auto' chose 'torch' for (2, 3) on cpu"]
 

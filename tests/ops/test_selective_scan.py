@@ -588,7 +588,7 @@ def test_triton_without_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="rebased.ops.scan_common"):
+    with caplog.at_level(logging.DEBUG, logger="rebased.ops.backends"):
         selective_scan(**GOOD)
     assert caplog.messages == ["backend='auto' chose 'torch' for (2, 9, 1, 3) on cpu"]
 

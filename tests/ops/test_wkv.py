@@ -814,7 +814,7 @@ def test_bad_backends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="rebased.ops.scan_common"):
+    with caplog.at_level(logging.DEBUG, logger="rebased.ops.backends"):
         wkv(**GOOD)
     assert caplog.messages == ["backend='auto' chose 'torch' for (2, 9, 1, 3) on cpu"]
 

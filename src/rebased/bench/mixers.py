@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +67,7 @@ def _measure(name: str, length: int, config: MixerBenchConfig) -> MixerMeasureme
 
 def _prepare(name: str, length: int, config: MixerBenchConfig) -> tuple[Mixer, Callable[[], object]]:
     torch.manual_seed(config.seed)
-    options = {"seq_len": length} if name == "hyena" else {}
+    options = {"seq_len": length} if "seq_len" in inspect.signature(MIXERS[name]).parameters else {}
     mixer = MIXERS[name](config.d_model, **options).to(config.torch_device, config.torch_dtype)
     x = torch.randn(config.batch_size, length, config.d_model).to(config.torch_device, config.torch_dtype)
     leaves = [x.requires_grad_(), *mixer.parameters()]

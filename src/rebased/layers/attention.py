@@ -10,6 +10,7 @@ from rebased.layers.checks import check_dropout, check_positive, check_size
 from rebased.layers.kv_cache import KVCache
 from rebased.layers.mixer import Mixer
 from rebased.layers.rotary import rotate
+from rebased.layers.rows import pick
 from rebased.ops.checks import check_switches
 from rebased.ops.positions import token_positions
 from rebased.ops.softmax import softmax_attention
@@ -77,7 +78,7 @@ class Attention(Mixer):
             # Without a mask and a state all sequences share their positions.
             like = x[:1] if key_mask is None and state is None else x
             positions = token_positions(key_mask, None, None if state is None else state.count, like)
-            q = rotate(q, _pick(positions, at), base=self.rotary_base)
+            q = rotate(q, pick(positions, at), base=self.rotary_base)
             k = rotate(k, positions, base=self.rotary_base)
         cache = KVCache.of(k, v, key_mask)
         if state is not None:
@@ -101,8 +102,7 @@ class Attention(Mixer):
         self, x: Float[Tensor, "B T M"], at: Int[Tensor, "B P"] | None
     ) -> tuple[Float[Tensor, "B P H D"], Float[Tensor, "B T Hk D"], Float[Tensor, "B T Hk D"]]:
         """Queries at ``at`` only, keys and values of all tokens."""
-        picked = x if at is None else x.take_along_dim(at[..., None], dim=1)
-        q, k, v = self.q_proj(picked), self.k_proj(x), self.v_proj(x)
+        q, k, v = self.q_proj(pick(x, at)), self.k_proj(x), self.v_proj(x)
         heads, key_heads = (self.num_heads, self.head_dim), (self.num_key_heads, self.head_dim)
         return q.unflatten(-1, heads), k.unflatten(-1, key_heads), v.unflatten(-1, key_heads)
 
@@ -123,13 +123,13 @@ class Attention(Mixer):
             causal = S > 1
         elif not plain or num_new > 1:
             keys = torch.arange(S, device=q.device)[None] if cache.positions is None else cache.positions
-            queries = _pick(keys[:, S - num_new :], at)
+            queries = pick(keys[:, S - num_new :], at)
             visible = _visible(queries, keys, window)
             if key_mask is not None:  # these queries see nothing, and a softmax of nothing is NaN
                 visible = visible | (queries < 0)[..., None]
         out = softmax_attention(q, cache.keys, cache.values, visible, causal, self.dropout if self.training else 0.0)
         if key_mask is not None:
-            out = out.where(_pick(key_mask, at)[..., None, None], 0.0)
+            out = out.where(pick(key_mask, at)[..., None, None], 0.0)
         return out
 
 
@@ -141,11 +141,6 @@ def _check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
 
 def _divisors(n: int) -> list[int]:
     return [i for i in range(1, n + 1) if n % i == 0]
-
-
-def _pick(x: Tensor, at: Int[Tensor, "B P"] | None) -> Tensor:
-    """(B, T) or (1, T) at checked positions, or all of it."""
-    return x if at is None else x.take_along_dim(at, dim=1)
 
 
 def _visible(queries: Int[Tensor, "#B P"], keys: Int[Tensor, "#B S"], window: int | None) -> Bool[Tensor, "#B P S"]:

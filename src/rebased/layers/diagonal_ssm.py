@@ -7,9 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rebased.layers.long_conv import long_conv
 from rebased.layers.rows import last_rows
 from rebased.ops.dtypes import compute_dtype, no_autocast
+from rebased.ops.long_conv import long_conv
 
 __all__ = ["DiagonalSSM"]
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from rebased.layers.checks import check_size
 from rebased.layers.diagonal_ssm import DiagonalSSM
-from rebased.layers.long_conv import long_conv
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
 from rebased.ops.dtypes import sums_dtype
+from rebased.ops.long_conv import long_conv
 
 __all__ = ["H3", "H3State"]
 

@@ -12,12 +12,12 @@ from torch.nn import functional
 from rebased.layers.causal_conv import CausalConv
 from rebased.layers.checks import check_dropout, check_positive, check_size
 from rebased.layers.implicit_filter import ImplicitFilter
-from rebased.layers.long_conv import long_conv
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
 from rebased.ops.checks import check_switches, checked_positions
 from rebased.ops.dtypes import compute_dtype
+from rebased.ops.long_conv import long_conv
 
 __all__ = ["Hyena", "HyenaState"]
 

@@ -1,6 +1,5 @@
 """Kernels by name, as configurations have them."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from rebased.kernels import (
     Kernel,
     Power,
 )
+from rebased.layers.checks import check_options
 
 __all__ = ["KERNELS", "make_kernel"]
 
@@ -42,9 +42,5 @@ def make_kernel(name: str, feature_dim: int, options: dict[str, Any]) -> Kernel:
     """ValueError, listing what there is, for an unknown name and for options that do not belong to it."""
     if name not in KERNELS:
         raise ValueError(f"kernel={name!r} is unknown; there are {', '.join(map(repr, KERNELS))}")
-    parameters = list(inspect.signature(KERNELS[name]).parameters.values())[1:]
-    needed = {x.name for x in parameters if x.default is inspect.Parameter.empty}
-    if not needed <= set(options) <= {x.name for x in parameters}:
-        known = ", ".join(x.name if x.name in needed else f"{x.name}={x.default!r}" for x in parameters)
-        raise ValueError(f"kernel_options={options!r} do not fit kernel={name!r}, which takes ({known})")
+    check_options("kernel_options", options, f"kernel={name!r}", KERNELS[name])
     return KERNELS[name](feature_dim, **options)

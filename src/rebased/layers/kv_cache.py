@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rebased.layers.rows import pick
 from rebased.layers.states import MixerState
 from rebased.ops.positions import token_counts, token_positions
 
@@ -68,8 +69,8 @@ class KVCache(MixerState):
             # Copies: a view would keep all of the sequence in memory.
             return type(self)(self.keys[:, start:].clone(), self.values[:, start:].clone(), self.count)
         order = self.positions.argsort(dim=1)[:, start:]  # places without a real token come first
-        keys, values = (x.take_along_dim(order[..., None, None], dim=1) for x in (self.keys, self.values))
-        return type(self)(keys, values, self.count, self.positions.take_along_dim(order, dim=1))
+        keys, values, positions = (pick(x, order) for x in (self.keys, self.values, self.positions))
+        return type(self)(keys, values, self.count, positions)
 
     @classmethod
     def join(cls, states: Sequence[Self]) -> Self:

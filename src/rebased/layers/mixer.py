@@ -1,21 +1,22 @@
 """The one interface of all sequence mixers."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_size
+from rebased.layers.checks import check_size, checked_arguments
 from rebased.layers.rows import pick
-from rebased.layers.states import MixerState, State, check_state
-from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_borders, checked_positions
+from rebased.layers.states import MixerState, State
+from rebased.ops.checks import checked_borders
 from rebased.ops.packing import group_sequences
 
 __all__ = ["Mixer"]
 
 
-class Mixer(nn.Module):
+class Mixer(nn.Module, ABC):
     """Mixes information along a sequence, causally: (B, T, d_model) in, the same out.
 
     A subclass computes in `mix`, begins a stream in `new_state` and says in `state_bytes` what one costs. A masked
@@ -49,17 +50,8 @@ class Mixer(nn.Module):
         """
         if x.ndim != 3 or x.shape[2] != self.d_model:
             raise ValueError(f"x has shape {tuple(x.shape)}; it must be (B, T, {self.d_model})")
-        num_sequences = x.shape[0]
-        if cu_seqlens is not None:
-            check_cu_seqlens(cu_seqlens, x.shape[0], x.device)
-            num_sequences = cu_seqlens.shape[0] - 1
-        if state is not None:
-            check_state(state, self.state_type, num_sequences)
-        if at is not None:
-            check_positions(at, x.shape[0], x.device)
-            at = checked_positions(at, x.shape[1], "at")
+        at = checked_arguments(x, state, self.state_type, at, key_mask, cu_seqlens)
         if key_mask is not None:
-            check_key_mask(key_mask, tuple(x.shape[:2]), x.device)
             x = x.where(key_mask[..., None], 0.0)  # weights of zero would not hide NaN
         if cu_seqlens is None:
             y, new_state = self._mix_masked(x, state, at, key_mask)
@@ -70,6 +62,7 @@ class Mixer(nn.Module):
             raise RuntimeError(f"{type(self).__name__}.mix gave {y.shape[1]} outputs, not {num_outputs}; see its `at`")
         return y if state is None else (y, new_state)
 
+    @abstractmethod
     def mix(
         self, x: Float[Tensor, "B T M"], state: Any, at: Int[Tensor, "B P"] | None, key_mask: Bool[Tensor, "B T"] | None
     ) -> tuple[Tensor, Any]:
@@ -77,7 +70,6 @@ class Mixer(nn.Module):
 
         Masked tokens are zero, and positions are known to be there.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no mix")
 
     def _mix_masked(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         """`mix`, of rows whose real tokens are moved to the front and whose outputs are put back."""
@@ -127,9 +119,9 @@ class Mixer(nn.Module):
         weight = next(self.parameters(), torch.empty(0))
         return self.new_state(batch_size, device=device or weight.device, dtype=dtype or weight.dtype)
 
+    @abstractmethod
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> State:
         """What `init_state` gives."""
-        raise NotImplementedError(f"{type(self).__name__} has no new_state, so it has no streams")
 
     def state_bytes(self, num_tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
         """What the state of one sequence takes after so many tokens; constant unless the mixer says otherwise."""

@@ -8,11 +8,8 @@ __all__ = ["last_rows", "pick"]
 
 
 def pick(x: Shaped[Tensor, "B T ..."], at: Int[Tensor, "B P"] | None) -> Shaped[Tensor, "B P ..."]:
-    """The rows of each sequence at given places, which must be there, or all of them."""
-    if at is None:
-        return x
-    index = at.reshape(*at.shape, *[1] * (x.ndim - 2))
-    return x.gather(1, index.expand(*at.shape, *x.shape[2:]))
+    """The rows of each sequence at given places, which must be there, or all of them; one x may serve all rows."""
+    return x if at is None else x.take_along_dim(at.reshape(*at.shape, *[1] * (x.ndim - 2)), dim=1)
 
 
 def last_rows(

@@ -9,7 +9,9 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils import _pytree
 
-__all__ = ["MixerState", "State", "check_device", "check_state"]
+from rebased.ops.state import check_device
+
+__all__ = ["MixerState", "State"]
 
 
 class State(Protocol):
@@ -78,18 +80,3 @@ class MixerState:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(**{name: function(x) for name, x in self.tensors().items()})
-
-
-def check_device(device: object) -> None:
-    """TypeError for a dtype, in which a count, say, would not survive."""
-    if isinstance(device, torch.dtype):
-        raise TypeError(f"device is {device}; a state's dtypes are what they are")
-
-
-def check_state(state: State, kind: type[State], batch_size: int) -> None:
-    if not isinstance(state, kind):
-        raise TypeError(f"state is a {type(state).__name__}; it must be a {kind.__name__}, as init_state makes it")
-    if state.batch_size != batch_size:
-        raise ValueError(
-            f"state has {state.batch_size} sequences; it must have {batch_size}, as many as there are here"
-        )

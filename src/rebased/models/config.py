@@ -1,14 +1,13 @@
 """What a model is made of."""
 
 import copy
-import inspect
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from rebased.layers import MIXERS
-from rebased.layers.checks import check_dropout, check_positive, check_size
+from rebased.layers.checks import check_dropout, check_options, check_positive, check_size
 
-__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig"]
+__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_names"]
 
 NORMS = ("layer", "rms")
 AFTER_MIXER = ("identity", "mlp", "nothing")
@@ -30,7 +29,7 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         _check_choice("mixer", self.mixer, tuple(MIXERS))
-        _check_options(self.mixer, self.options)
+        check_options("options", self.options, f"mixer={self.mixer!r}", MIXERS[self.mixer])
         object.__setattr__(self, "options", copy.deepcopy(self.options))  # nobody else's to change
         _check_choice("norm", self.norm, NORMS)
         _check_choice("after", self.after, AFTER_MIXER)
@@ -74,32 +73,15 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
-        cls.check_names(values)
+        check_names(cls, values)
         missing = [name for name in ("d_model", "seq_len", "layers") if name not in values]
         if missing:
             raise ValueError(f"ModelConfig needs {', '.join(missing)}")
         for layer in values["layers"]:
             if not isinstance(layer, dict) or "mixer" not in layer:
                 raise ValueError(f"layers has {layer!r}; each must be a dictionary with at least a mixer")
-            _check_names(LayerConfig, layer)
+            check_names(LayerConfig, layer)
         return cls(**values | {"layers": tuple(LayerConfig(**layer) for layer in values["layers"])})
-
-    @classmethod
-    def check_names(cls, values: dict[str, Any]) -> None:
-        _check_names(cls, values)
-
-
-def _check_options(mixer: str, options: dict[str, Any]) -> None:
-    """That the mixer takes them, by name; what they may be it says itself."""
-    if not isinstance(options, dict):
-        raise TypeError(f"options is {options!r}; it must be a dictionary of the mixer's arguments")
-    parameters = [x for x in inspect.signature(MIXERS[mixer]).parameters.values() if x.name != "d_model"]
-    if any(x.kind is x.VAR_KEYWORD for x in parameters):
-        return
-    needed = {x.name for x in parameters if x.default is x.empty}
-    if not needed <= set(options) <= {x.name for x in parameters}:
-        known = ", ".join(x.name if x.name in needed else f"{x.name}={x.default!r}" for x in parameters)
-        raise ValueError(f"options={options!r} do not fit mixer={mixer!r}, which takes ({known})")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -107,7 +89,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
 
 
-def _check_names(cls: type, values: dict[str, Any]) -> None:
+def check_names(cls: type, values: dict[str, Any]) -> None:
     known = [x.name for x in fields(cls)]
     unknown = [name for name in values if name not in known]
     if unknown:

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.states import check_state
+from rebased.layers.checks import checked_arguments
 from rebased.models.block import Block, make_norm
 from rebased.models.config import ModelConfig
 from rebased.models.state import ModelState
-from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_borders, checked_positions
+from rebased.ops.checks import checked_borders, checked_positions
 from rebased.ops.positions import token_counts, token_positions
 
 __all__ = ["LanguageModel"]
@@ -65,18 +65,9 @@ class LanguageModel(nn.Module):
         ``cu_seqlens``: sequences in a row, as mixers take them. ValueError for more tokens than there are positions.
         """
         _check_tokens(tokens)
-        num_sequences = tokens.shape[0]
+        at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
         if cu_seqlens is not None:
-            check_cu_seqlens(cu_seqlens, tokens.shape[0], tokens.device)
             cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
-            num_sequences = cu_seqlens.shape[0] - 1
-        if state is not None:
-            check_state(state, ModelState, num_sequences)
-        if key_mask is not None:
-            check_key_mask(key_mask, tuple(tokens.shape), tokens.device)
-        if at is not None:
-            check_positions(at, tokens.shape[0], tokens.device)
-            at = checked_positions(at, tokens.shape[1], "at")
         x, state = self._stream(tokens, state, at, key_mask, cu_seqlens)
         logits = torch.nn.functional.linear(self.norm(x), self.embedding.weight)
         return logits if state is None else (logits, state)

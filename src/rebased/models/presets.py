@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rebased.models.config import LayerConfig, ModelConfig
+from rebased.models.config import LayerConfig, ModelConfig, check_names
 from rebased.models.stacks import STACKS
 
 __all__ = ["PRESETS", "preset"]
@@ -67,5 +67,5 @@ def preset(name: str, **changes: Any) -> ModelConfig:
         config = _recall(stack)
         if "seq_len" in changes and "layers" not in changes:
             changes = changes | {"layers": STACKS[stack](changes["seq_len"])}
-    ModelConfig.check_names(changes)
+    check_names(ModelConfig, changes)
     return replace(config, **changes)

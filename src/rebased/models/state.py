@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils import _pytree
 
-from rebased.layers.states import check_device
+from rebased.ops.state import check_device
 
 __all__ = ["ModelState"]
 

@@ -66,6 +66,22 @@ def require_triton(reason: str | None, *, instead: str) -> None:
         raise ValueError(f"backend='triton' {reason}; use 'auto' or {instead!r}")
 
 
+def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None) -> bool:
+    """Whether Triton's kernels do the work where there is no choice of algorithm; ``reason`` speaks against it already.
+
+    Decided where nothing is traced: questions about the device break no graph.
+    """
+    if x.numel() == 0 or backend == "torch":
+        return False
+    reason = reason or no_triton_on(name, x.device)
+    if backend == "triton":
+        require_triton(reason, instead="torch")
+        return True
+    chosen = x.is_cuda and reason is None
+    _LOGGER.debug("backend='auto' chose %r for %s on %s", "triton" if chosen else "torch", tuple(x.shape), x.device)
+    return chosen
+
+
 def no_triton_on(name: str, device: torch.device) -> str | None:
     """Why the Triton kernels cannot run where the tensor of that name is; ``None`` if they can."""
     if not HAS_TRITON:

@@ -28,8 +28,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, axes: str) -> None:
             raise TypeError(f"{name} is a {type(x).__name__}; it must be a tensor")
         if x.ndim != len(names):
             raise ValueError(f"{name} has shape {_shape(x)}; it must have {len(names)} axes ({', '.join(names)})")
-        if x.dtype not in INPUT_DTYPES:
-            raise ValueError(f"{name} has dtype {x.dtype}; it may be float16, bfloat16, float32 or float64")
+        check_dtype(name, x)
         if 0 in x.shape[-2:]:
             raise ValueError(f"{name} has shape {_shape(x)}; its heads and their size must not be empty")
         if x.device != q.device:
@@ -42,6 +41,11 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, axes: str) -> None:
         raise ValueError(f"v has shape {_shape(v)}, k {_shape(k)}; all but the last axis must agree")
     if q.shape[-2] % k.shape[-2]:
         raise ValueError(f"k has {k.shape[-2]} heads, q has {q.shape[-2]}; the number of key heads must divide q's")
+
+
+def check_dtype(name: str, x: Tensor) -> None:
+    if x.dtype not in INPUT_DTYPES:
+        raise ValueError(f"{name} has dtype {x.dtype}; it may be float16, bfloat16, float32 or float64")
 
 
 def check_same_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -4,7 +4,6 @@
 each index of x's first axis, which is how stacked replicas run as one call. Two given parameters are of the same kind.
 """
 
-import logging
 import math
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.ops.backends import TORCH_OR_TRITON, check_name, no_triton_on, require_triton
-from rebased.ops.checks import INPUT_DTYPES, check_eps, check_switches
+from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
+from rebased.ops.checks import check_dtype, check_eps, check_switches
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.opaque import define_operator
 
@@ -24,8 +23,6 @@ MAX_TRITON_WIDTH = 16384
 
 MAX_TRITON_ROWS = 2**30
 """The Triton kernels count rows in 32 bits, and their last tile may reach beyond the last row."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 def norm_affine(
@@ -67,8 +64,7 @@ def norm_affine(
 def _check_x(x: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"x is a {type(x).__name__}; it must be a tensor")
-    if x.dtype not in INPUT_DTYPES:
-        raise ValueError(f"x has dtype {x.dtype}; it may be float16, bfloat16, float32 or float64")
+    check_dtype("x", x)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must have a last axis that is not empty")
 
@@ -76,8 +72,7 @@ def _check_x(x: Tensor) -> None:
 def _check_parameter(name: str, parameter: Tensor, x: Tensor) -> None:
     if not isinstance(parameter, Tensor):
         raise TypeError(f"{name} is a {type(parameter).__name__}; it must be a tensor or None")
-    if parameter.dtype not in INPUT_DTYPES:
-        raise ValueError(f"{name} has dtype {parameter.dtype}; it may be float16, bfloat16, float32 or float64")
+    check_dtype(name, parameter)
     if tuple(parameter.shape) != (x.shape[-1],):
         raise ValueError(f"{name} has shape {tuple(parameter.shape)}; it must be ({x.shape[-1]},), as x's last axis")
     if parameter.device != x.device:
@@ -190,18 +185,11 @@ def _no_statistics(x: Tensor) -> Tensor:
 
 def _runs_on_triton(x: Tensor, backend: str) -> bool:
     """Decided here, where nothing is traced: sizes are known, and questions about the device break no graph."""
-    if x.numel() == 0 or backend == "torch":
-        return False
+    reason = _no_triton_for(x)
     num_rows = x.numel() // x.shape[-1]
-    reason = _no_triton_for(x) or no_triton_on("x", x.device)
     if num_rows > MAX_TRITON_ROWS:
         reason = reason or f"takes up to {MAX_TRITON_ROWS} rows, x has {num_rows}"
-    if backend == "triton":
-        require_triton(reason, instead="torch")
-        return True
-    chosen = x.is_cuda and reason is None
-    _LOGGER.debug("backend='auto' chose %r for %s on %s", "triton" if chosen else "torch", tuple(x.shape), x.device)
-    return chosen
+    return runs_on_triton(backend, "x", x, reason)
 
 
 # ---- On fake tensors ----

@@ -15,6 +15,15 @@ from torch.autograd.forward_ad import _is_fwd_grad_enabled, _set_fwd_grad_enable
 _LIBRARY = torch.library.Library("rebased", "DEF")
 
 
+def define_composite(schema: str, *, implementation: Callable[..., Any], vmap: Callable[..., Any]) -> Any:
+    """Define ``rebased::name`` as a composite of torch's own operators, which all of torch looks into but vmap."""
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, implementation, "CompositeImplicitAutograd")
+    torch.library.register_vmap(f"rebased::{name}", vmap, lib=_LIBRARY)
+    return getattr(torch.ops.rebased, name).default
+
+
 def define_operator(
     schema: str,
     *,

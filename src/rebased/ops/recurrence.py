@@ -29,15 +29,13 @@ def linear_recurrence_(
     return _scan(decay, inputs, initial, join, Tensor.mul_, reverse)
 
 
-def maximum_recurrence_(
-    decrease: Tensor, inputs: Tensor, initial: Tensor | None = None, *, reverse: bool = False
-) -> Tensor:
+def maximum_recurrence_(decrease: Tensor, inputs: Tensor, initial: Tensor | None = None) -> Tensor:
     """``m_t = max(m_{t-1} - decrease_t, inputs_t)``; all else is as in `linear_recurrence_`."""
 
     def join(late: Tensor, decrease: Tensor, early: Tensor) -> None:
         torch.maximum(late, early - decrease, out=late)
 
-    return _scan(decrease, inputs, initial, join, Tensor.add_, reverse)
+    return _scan(decrease, inputs, initial, join, Tensor.add_, False)
 
 
 def _scan(

@@ -1,15 +1,12 @@
-"""What the operators that scan along time share: checks, the choice of a backend, and replicas under vmap."""
+"""What the operators that scan along time share: checks, pieces of a batch, and replicas under vmap."""
 
-import logging
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from rebased.ops.backends import no_triton_on, require_triton
-from rebased.ops.checks import INPUT_DTYPES
-
-_LOGGER = logging.getLogger(__name__)
+from rebased.ops.backends import HAS_TRITON
+from rebased.ops.checks import check_dtype
 
 
 def check_floats(name: str, x: Tensor, axes: str) -> None:
@@ -17,8 +14,7 @@ def check_floats(name: str, x: Tensor, axes: str) -> None:
     names = axes.split()
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; it must be a tensor")
-    if x.dtype not in INPUT_DTYPES:
-        raise ValueError(f"{name} has dtype {x.dtype}; it may be float16, bfloat16, float32 or float64")
+    check_dtype(name, x)
     if x.ndim != len(names):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; it must have {len(names)} axes ({', '.join(names)})")
     if x.shape[-1] == 0:
@@ -38,24 +34,10 @@ def check_state_dtype(name: str, x: Tensor, dtype: torch.dtype) -> None:
         raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {dtype}")
 
 
-def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None) -> bool:
-    """Whether Triton's kernels do the work, ``reason`` being what speaks against it already.
-
-    Decided where nothing is traced: questions about the device break no graph.
-    """
-    if x.numel() == 0 or backend == "torch":
-        return False
-    reason = reason or no_triton_on(name, x.device) or _no_tuples()
-    if backend == "triton":
-        require_triton(reason, instead="torch")
-        return True
-    chosen = x.is_cuda and reason is None
-    _LOGGER.debug("backend='auto' chose %r for %s on %s", "triton" if chosen else "torch", tuple(x.shape), x.device)
-    return chosen
-
-
-def _no_tuples() -> str | None:
-    """Tuples of tensors in kernels came with Triton 3.3, torch 2.6 with an earlier one."""
+def no_tuples() -> str | None:
+    """Why these kernels cannot run: tuples of tensors came with Triton 3.3, torch 2.6 with an earlier one."""
+    if not HAS_TRITON:
+        return None  # there is a better reason
     import triton.language
 
     return None if hasattr(triton.language, "tuple") else "needs Triton 3.3 or later"
@@ -71,11 +53,11 @@ def pieces(batch_size: int, num_groups: int, numbers: int, limit: int) -> Iterat
 
 
 class Replicas:
-    """Turns ``size`` mapped calls of ``num_groups`` groups each into one call of size · num_groups groups."""
+    """Turns ``size`` mapped calls into one with as many times the groups."""
 
-    def __init__(self, size: int, num_groups: int) -> None:
-        """``size`` may be 0, so the number of groups cannot be inferred later."""
-        self._sizes = size, num_groups
+    def __init__(self, size: int, grouped: Tensor, dim: int | None) -> None:
+        """``grouped``: something with an entry for each group, and its mapped axis."""
+        self._sizes = size, grouped.shape[1 if dim == 0 else 0]
 
     def join(
         self, tensors: Sequence[Tensor | None], dims: Sequence[int | None], groups: Sequence[int]

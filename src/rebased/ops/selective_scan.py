@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton
+from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
 from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_
-from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, pieces, runs_on_triton
+from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["selective_scan", "selective_scan_step"]
 
@@ -125,7 +125,7 @@ def _forward(
     x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor | None, chunk: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the last state, and all that are kept, (B, ·, G, M, N): the state before each chunk, and the last."""
-    if runs_on_triton(backend, "x", x, _no_triton_for(x, A)):
+    if runs_on_triton(backend, "x", x, _no_triton_for(x, A) or no_tuples()):
         from rebased.ops.triton import selective_scan
 
         return selective_scan.forward(x, dt, A, b, c, state, chunk)
@@ -156,7 +156,7 @@ def _backward(
     """Gradients of x, dt, A, b, c and the first state."""
     if dy is None:
         dy = x.new_zeros(1).expand(x.shape)
-    if runs_on_triton(backend, "x", x, _no_triton_for(x, A)):
+    if runs_on_triton(backend, "x", x, _no_triton_for(x, A) or no_tuples()):
         from rebased.ops.triton import selective_scan
 
         return selective_scan.backward(dy, dlast, x, dt, A, b, c, kept, chunk)
@@ -238,21 +238,16 @@ def _backward_fake(
 
 def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, _num_groups(tensors[2], in_dims[2]))
+    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
     joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 2, 2, 1))
     return replicas.split(_selective_scan(*joined, chunk, backend), groups=(2, 1, 2))
 
 
 def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, _num_groups(tensors[4], in_dims[4]))
+    replicas = Replicas(info.batch_size, tensors[4], in_dims[4])
     joined = replicas.join(tensors, in_dims, groups=(2, 1, 2, 2, 0, 2, 2, 2))
     return replicas.split(_selective_scan_backward(*joined, chunk, backend), groups=(2, 2, 0, 2, 2, 1))
-
-
-def _num_groups(A: Tensor, dim: int | None) -> int:
-    """Of one call, whose A has the mapped axis ``dim``."""
-    return A.shape[1 if dim == 0 else 0]
 
 
 # ---- Autograd ----

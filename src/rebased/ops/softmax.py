@@ -2,12 +2,13 @@
 
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch._C import _functorch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+from rebased.ops.opaque import define_composite
 
 __all__ = ["softmax_attention"]
 
@@ -72,8 +73,8 @@ def _attend_mapped(
 
 # Torch's own batching rules for scaled_dot_product_attention lack the CPU kernel and masks that all replicas share
 # (torch 2.13). An operator that is a composite to autograd and compilers, but has a rule, makes replicas a batch.
-_LIBRARY = torch.library.Library("rebased", "FRAGMENT")
-_LIBRARY.define("softmax_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float dropout) -> Tensor")
-_LIBRARY.impl("softmax_attention", _attend, "CompositeImplicitAutograd")
-torch.library.register_vmap("rebased::softmax_attention", _attend_mapped, lib=_LIBRARY)
-_OPERATOR = torch.ops.rebased.softmax_attention.default
+_OPERATOR = define_composite(
+    "softmax_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float dropout) -> Tensor",
+    implementation=_attend,
+    vmap=_attend_mapped,
+)

@@ -73,8 +73,7 @@ class KernelState:
         return sum(x.numel() * x.element_size() for x in self._tensors().values())
 
     def to(self, device: torch.device | str) -> "KernelState":
-        if isinstance(device, torch.dtype):
-            raise TypeError(f"device is {device}; a state's dtypes are what they are")
+        check_device(device)
         return self._map(lambda x: x.to(device))
 
     def detach(self) -> "KernelState":
@@ -175,6 +174,12 @@ def count_features(kernel: Kernel, feature_dim: int, *, dtype: torch.dtype, devi
             "use a smaller feature_dim or degree, or backend='reference' without a state"
         )
     return E
+
+
+def check_device(device: object) -> None:
+    """TypeError for a dtype: a count, say, would not survive in another one."""
+    if isinstance(device, torch.dtype):
+        raise TypeError(f"device is {device}; a state's dtypes are what they are")
 
 
 def _no_residual(sums: Tensor) -> Tensor | None:

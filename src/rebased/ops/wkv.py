@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton
+from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
 from rebased.ops.checks import INPUT_DTYPES, check_key_mask
-from rebased.ops.dtypes import no_autocast
+from rebased.ops.dtypes import no_autocast, sums_dtype
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_, maximum_recurrence_
-from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, pieces, runs_on_triton
+from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["WKVState", "initial_wkv_state", "wkv", "wkv_step"]
 
@@ -57,8 +57,7 @@ def initial_wkv_state(
             raise ValueError(f"{name}={size} must be at least {least}")
     if dtype not in INPUT_DTYPES:
         raise ValueError(f"dtype={dtype} is unknown; it may be float16, bfloat16, float32 or float64")
-    dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    numerator, denominator = (torch.zeros(batch_size, width, device=device, dtype=dtype) for _ in range(2))
+    numerator, denominator = (torch.zeros(batch_size, width, device=device, dtype=sums_dtype(dtype)) for _ in range(2))
     return WKVState(numerator, denominator, torch.full_like(numerator, LOWEST))
 
 
@@ -144,7 +143,7 @@ def _check_state(state: WKVState, k: Tensor, v: Tensor) -> None:
 
 
 def _sum_dtype(k: Tensor, v: Tensor) -> torch.dtype:
-    return torch.float64 if torch.float64 in (k.dtype, v.dtype) else torch.float32
+    return sums_dtype(torch.promote_types(k.dtype, v.dtype))
 
 
 def _no_triton_for(k: Tensor, v: Tensor) -> str | None:
@@ -264,7 +263,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Output, the last state's tensors, and all states there are, (B, ·, 3, G, M): before each chunk, and the last."""
     inputs = k, v, decay, bonus, key_mask, numerator, denominator, maximum, chunk
-    if runs_on_triton(backend, "k", k, _no_triton_for(k, v)):
+    if runs_on_triton(backend, "k", k, _no_triton_for(k, v) or no_tuples()):
         from rebased.ops.triton import wkv
 
         return wkv.forward(*inputs)
@@ -301,7 +300,7 @@ def _backward(
     """Gradients of k, v, decay, bonus and the first state's tensors."""
     if dout is None:
         dout = v.new_zeros(1).expand(v.shape)
-    if runs_on_triton(backend, "k", k, _no_triton_for(k, v)):
+    if runs_on_triton(backend, "k", k, _no_triton_for(k, v) or no_tuples()):
         from rebased.ops.triton import wkv
 
         return wkv.backward(dout, dnumerator, ddenominator, k, v, decay, bonus, key_mask, states, chunk)
@@ -373,21 +372,16 @@ def _backward_fake(
 
 def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, _num_groups(tensors[2], in_dims[2]))
+    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
     joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 0, 2, 1, 1, 1))
     return replicas.split(_wkv(*joined, chunk, backend), groups=(2, 1, 1, 1, 3))
 
 
 def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, _num_groups(tensors[5], in_dims[5]))
+    replicas = Replicas(info.batch_size, tensors[5], in_dims[5])
     joined = replicas.join(tensors, in_dims, groups=(2, 1, 1, 2, 2, 0, 0, 2, 3))
     return replicas.split(_wkv_backward(*joined, chunk, backend), groups=(2, 2, 0, 0, 1, 1, 1))
-
-
-def _num_groups(decay: Tensor, dim: int | None) -> int:
-    """Of one call, whose decay has the mapped axis ``dim``."""
-    return decay.shape[1 if dim == 0 else 0]
 
 
 # ---- Autograd ----

@@ -15,11 +15,12 @@ def check_examples(num_examples: int, first_example: int, seed: int) -> None:
             raise ValueError(f"{name}={value} must be at least {least} and less than 2**63")
 
 
-def check_pairs(seq_len: int, num_pairs: int, tokens_per_pair: int) -> None:
+def check_pairs(num_pairs: int, seq_len: int, needed: int) -> None:
+    """``needed``: the tokens that so many pairs take at least."""
     if num_pairs < 1:
         raise ValueError(f"num_pairs={num_pairs} must be positive")
-    if tokens_per_pair * num_pairs > seq_len:
-        raise ValueError(f"num_pairs={num_pairs} needs seq_len >= {tokens_per_pair * num_pairs}, got {seq_len}")
+    if seq_len < needed:
+        raise ValueError(f"num_pairs={num_pairs} needs seq_len >= {needed}, got {seq_len}")
 
 
 def check_vocabulary(vocab_size: int, seq_len: int) -> None:

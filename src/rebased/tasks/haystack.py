@@ -29,7 +29,7 @@ def mqar_haystack(
     ``depth`` is in 0 .. 1. The other fillers come next; the queries, shuffled, are the last num_pairs tokens.
     """
     check_examples(num_examples, first_example, seed)
-    check_pairs(seq_len, num_pairs, tokens_per_pair=3)
+    check_pairs(num_pairs, seq_len, needed=3 * num_pairs)
     check_vocabulary(vocab_size, seq_len)
     if not 0 <= depth <= 1:
         raise ValueError(f"depth={depth} must be between 0 and 1")

@@ -39,7 +39,7 @@ def mqar(
     check_examples(num_examples, first_example, seed)
     if seq_len % 2:
         raise ValueError(f"seq_len={seq_len} must be even")
-    check_pairs(seq_len, num_pairs, tokens_per_pair=4)
+    check_pairs(num_pairs, seq_len, needed=4 * num_pairs)
     check_vocabulary(vocab_size, seq_len)
     if not 0 < power < float("inf"):
         raise ValueError(f"power={power} must be positive and finite")

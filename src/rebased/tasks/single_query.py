@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from rebased.tasks.checks import check_examples, check_vocabulary
+from rebased.tasks.checks import check_examples, check_pairs, check_vocabulary
 from rebased.tasks.examples import Examples, in_blocks
 from rebased.tasks.pairs import ORDER, draw_pairs, fill, interleaved
 from rebased.tasks.sampling import random_numbers
@@ -25,10 +25,7 @@ def single_query_recall(
 ) -> Examples:
     """The pairs, filler, and one of the keys as the last token, whose label is its value."""
     check_examples(num_examples, first_example, seed)
-    if num_pairs < 1:
-        raise ValueError(f"num_pairs={num_pairs} must be positive")
-    if 2 * num_pairs + 1 > seq_len:
-        raise ValueError(f"num_pairs={num_pairs} needs seq_len >= {2 * num_pairs + 1}, got {seq_len}")
+    check_pairs(num_pairs, seq_len, needed=2 * num_pairs + 1)
     check_vocabulary(vocab_size, seq_len)
 
     def make(examples: Int[Tensor, " M"]) -> Examples:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rebased.layers.long_conv import _fft_length, long_conv
+from rebased.ops.long_conv import _fft_length, long_conv
 from tolerances import relative_rms
 from transform_cases import assert_same, looped, randn, with_grads
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.machine import OnMachine
 from rebased.bench.peers import PEERS
 from rebased.ops import BACKENDS
 
@@ -21,7 +20,7 @@ def backends_on(device: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsBenchConfig:
+class OpsBenchConfig(OnMachine):
     """One bench: every backend, SDPA and the chosen peers at every length. Checked on construction."""
 
     device: str = "cpu"
@@ -92,10 +91,6 @@ class OpsBenchConfig:
             if tokens % length:
                 raise ValueError(f"tokens: {tokens} is no multiple of the length {length}")
 
-    def check_machine(self) -> None:
-        """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
-        checks.check_machine(self.device, self.threads)
-
     def batch_at(self, length: int) -> int:
         """Sequences per call at ``length``."""
         return self.batch_size or 1 if self.tokens is None else self.tokens // length
@@ -108,16 +103,6 @@ class OpsBenchConfig:
         if limit is not None and length > getattr(self, limit):
             return f"longer than {limit}={getattr(self, limit)}"
         return None
-
-    @property
-    def torch_device(self) -> torch.device:
-        """``device`` as torch knows it."""
-        return torch.device(self.device)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """``dtype`` as torch knows it."""
-        return DTYPES[self.dtype]
 
     @property
     def sdpa_shape(self) -> tuple[int, int]:

@@ -1,17 +1,13 @@
 """A bench of decoding: what is asked, and what was found, in memory and as JSON."""
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.environment import Environment
-from rebased.bench.files import read_record, write_json
+from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
 from rebased.ops.backends import TORCH_OR_TRITON
 
@@ -19,7 +15,7 @@ __all__ = ["DecodeBenchConfig", "DecodeBenchResult", "DecodeMeasurement"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeBenchConfig:
+class DecodeBenchConfig(OnMachine):
     """One decoding step with a state, beside softmax attention over a cache of keys and values."""
 
     device: str = "cpu"
@@ -66,20 +62,6 @@ class DecodeBenchConfig:
         if self.graphs and self.device != "cuda":
             raise ValueError(f"graphs: True needs device 'cuda', got {self.device!r}")
 
-    def check_machine(self) -> None:
-        """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
-        checks.check_machine(self.device, self.threads)
-
-    @property
-    def torch_device(self) -> torch.device:
-        """``device`` as torch knows it."""
-        return torch.device(self.device)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """``dtype`` as torch knows it."""
-        return DTYPES[self.dtype]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeMeasurement:
@@ -100,7 +82,7 @@ class DecodeMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeBenchResult:
+class DecodeBenchResult(Result):
     """Everything one run found, with what was asked and where it ran."""
 
     config: DecodeBenchConfig
@@ -112,26 +94,12 @@ class DecodeBenchResult:
     measurements: tuple[DecodeMeasurement, ...]
     """The state first, then SDPA by context."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``; `from_json` reads them back."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
-        return plain
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "DecodeBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
         parts: dict[str, Any] = {
             "config": read_record(DecodeBenchConfig, data["config"]),
             "environment": read_record(Environment, data["environment"]),
-            "measurements": [
-                read_record(
-                    DecodeMeasurement, entry | {"timing": entry["timing"] and read_record(Timing, entry["timing"])}
-                )
-                for entry in data["measurements"]
-            ],
+            "measurements": [read_timed(DecodeMeasurement, entry) for entry in data["measurements"]],
         }
         return read_record(cls, data | parts)
-
-    def write(self, path: Path) -> None:
-        """Write the JSON to ``path``, whole or not at all."""
-        write_json(path, self.to_json())

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rebased.bench.environment import Environment, describe_environment
+from rebased.bench.files import Result
 from rebased.bench.verify import relative_rms_error
 from rebased.kernels import REBASED
 from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
@@ -37,13 +37,10 @@ class Drift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftResult:
+class DriftResult(Result):
     environment: Environment
     kernel: str
     drifts: tuple[Drift, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def measure_drift(

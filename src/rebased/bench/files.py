@@ -6,9 +6,24 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["read_record", "write_json"]
+from rebased.bench.timing import Timing
+
+__all__ = ["Result", "read_record", "read_timed", "write_json"]
 
 Record = TypeVar("Record")
+
+
+class Result:
+    """Mixed into dataclasses of what a bench found."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))  # type: ignore
+        return plain
+
+    def write(self, path: Path) -> None:
+        """Write the JSON to ``path``, whole or not at all."""
+        write_json(path, self.to_json())
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
@@ -29,3 +44,9 @@ def read_record(kind: type[Record], data: dict[str, Any]) -> Record:
         absent, unknown = sorted(fields - data.keys()), sorted(data.keys() - fields)
         raise ValueError(f"not a record of {kind.__name__}: it lacks {absent} and has the unknown {unknown}")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+
+
+def read_timed(kind: type[Record], data: dict[str, Any]) -> Record:
+    """The same of something that was timed, or skipped."""
+    timing = None if data["timing"] is None else read_record(Timing, data["timing"])
+    return read_record(kind, data | {"timing": timing})

@@ -1,18 +1,14 @@
 """A bench of the mixers: what is asked, and what was found, in memory and as JSON."""
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.config import PASSES
 from rebased.bench.environment import Environment
-from rebased.bench.files import read_record, write_json
+from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
 from rebased.layers import MIXERS
 
@@ -20,7 +16,7 @@ __all__ = ["MixerBenchConfig", "MixerBenchResult", "MixerMeasurement"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerBenchConfig:
+class MixerBenchConfig(OnMachine):
     """Layers side by side, with their own defaults, at every length. Checked on construction."""
 
     device: str = "cpu"
@@ -55,20 +51,6 @@ class MixerBenchConfig:
             checks.check_positive(name, getattr(self, name))
         checks.check_duration("min_seconds", self.min_seconds)
 
-    def check_machine(self) -> None:
-        """Raise ValueError if this machine lacks what it takes. Construction does not: results are read anywhere."""
-        checks.check_machine(self.device, self.threads)
-
-    @property
-    def torch_device(self) -> torch.device:
-        """``device`` as torch knows it."""
-        return torch.device(self.device)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """``dtype`` as torch knows it."""
-        return DTYPES[self.dtype]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MixerMeasurement:
@@ -93,7 +75,7 @@ class MixerMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerBenchResult:
+class MixerBenchResult(Result):
     """Everything one run found, with what was asked and where it ran."""
 
     config: MixerBenchConfig
@@ -103,25 +85,13 @@ class MixerBenchResult:
     measurements: tuple[MixerMeasurement, ...]
     """By length, and within one in the order of the mixers."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``; `from_json` reads them back."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
-        return plain
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "MixerBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        measurements = [
-            read_record(MixerMeasurement, entry | {"timing": entry["timing"] and read_record(Timing, entry["timing"])})
-            for entry in data["measurements"]
-        ]
+        measurements = [read_timed(MixerMeasurement, entry) for entry in data["measurements"]]
         parts: dict[str, Any] = {
             "config": read_record(MixerBenchConfig, data["config"]),
             "environment": read_record(Environment, data["environment"]),
             "measurements": measurements,
         }
         return read_record(cls, data | parts)
-
-    def write(self, path: Path) -> None:
-        """Write the JSON to ``path``, whole or not at all."""
-        write_json(path, self.to_json())

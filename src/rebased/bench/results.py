@@ -1,15 +1,12 @@
 """What a bench of the operators found, in memory and as JSON."""
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.environment import Environment
-from rebased.bench.files import read_record, write_json
+from rebased.bench.files import Result, read_record, read_timed
 from rebased.bench.limit import Limit
 from rebased.bench.rates import Rates
 from rebased.bench.timing import Timing
@@ -50,7 +47,7 @@ class CandidateGrowth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsBenchResult:
+class OpsBenchResult(Result):
     """Everything one run found, with what was asked and where it ran."""
 
     config: OpsBenchConfig
@@ -82,11 +79,6 @@ class OpsBenchResult:
                 return measurement
         raise KeyError((candidate, length, passes))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``; `from_json` reads them back."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))
-        return plain
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "OpsBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
@@ -95,15 +87,8 @@ class OpsBenchResult:
             "environment": read_record(Environment, data["environment"]),
             "rates": data["rates"] and read_record(Rates, data["rates"]),
             "limits": [read_record(Limit, entry) for entry in data["limits"]],
-            "measurements": [
-                read_record(Measurement, entry | {"timing": entry["timing"] and read_record(Timing, entry["timing"])})
-                for entry in data["measurements"]
-            ],
+            "measurements": [read_timed(Measurement, entry) for entry in data["measurements"]],
             "growth": [read_record(CandidateGrowth, entry) for entry in data["growth"]],
             "accuracy": [read_record(Accuracy, entry) for entry in data["accuracy"]],
         }
         return read_record(cls, data | parts)
-
-    def write(self, path: Path) -> None:
-        """Write the JSON to ``path``, whole or not at all."""
-        write_json(path, self.to_json())

@@ -11,10 +11,10 @@ import typer
 from rebased.bench.config import DEVICES, DTYPES
 from rebased.bench.decode import run_decode_bench
 from rebased.bench.decode_results import DecodeBenchConfig
-from rebased.bench.verify import WrongBackendError
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import make_console, make_folder
 from rebased.cli.decode_table import print_decode_result
 from rebased.cli.lists import parse_numbers
+from rebased.cli.progress import run_with_progress
 from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["bench_decode"]
@@ -69,11 +69,7 @@ def bench_decode(
         raise typer.BadParameter(str(error)) from None
     if out is not None:
         make_folder(out.parent)
-    try:
-        with make_console(stderr=True).status("starting") as status:
-            result = run_decode_bench(config, progress=status.update)
-    except (WrongBackendError, ValueError) as error:  # wrong, or not able to take these sizes
-        fail(error)
+    result = run_with_progress(run_decode_bench, config)
     print_decode_result(result, make_console())
     if out is not None:
         result.write(out)

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from rebased.bench.drift import measure_drift
-from rebased.bench.files import write_json
 from rebased.cli.console import make_console, make_folder
 from rebased.cli.drift_table import print_drift_result
+from rebased.cli.progress import run_with_progress
 
 __all__ = ["bench_drift"]
 
@@ -23,9 +23,8 @@ def bench_drift(
     """How far a float32 state is from a float64 one after a long stream, in pieces and token by token."""
     if out is not None:
         make_folder(out.parent)
-    with make_console(stderr=True).status("starting") as status:
-        result = measure_drift(tokens, progress=status.update)
+    result = run_with_progress(measure_drift, tokens)
     print_drift_result(result, make_console())
     if out is not None:
-        write_json(out, result.to_json())
+        result.write(out)
         print(f"wrote {out}")

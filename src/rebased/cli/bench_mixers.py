@@ -11,9 +11,10 @@ import typer
 from rebased.bench.config import DEVICES, DTYPES, PASSES
 from rebased.bench.mixer_results import MixerBenchConfig
 from rebased.bench.mixers import run_mixer_bench
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import make_console, make_folder
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.mixer_table import print_mixer_result
+from rebased.cli.progress import run_with_progress
 from rebased.layers import MIXERS
 
 __all__ = ["bench_mixers"]
@@ -59,11 +60,7 @@ def bench_mixers(
         raise typer.BadParameter(str(error)) from None
     if out is not None:
         make_folder(out.parent)
-    try:
-        with make_console(stderr=True).status("starting") as status:
-            result = run_mixer_bench(config, progress=status.update)
-    except ValueError as error:
-        fail(error)
+    result = run_with_progress(run_mixer_bench, config)
     print_mixer_result(result, make_console())
     if out is not None:
         result.write(out)

@@ -12,16 +12,15 @@ from rebased.bench import plot
 from rebased.bench.config import DEVICES, DTYPES, PASSES, OpsBenchConfig, backends_on
 from rebased.bench.ops import run_ops_bench
 from rebased.bench.peers import PEERS
-from rebased.bench.results import OpsBenchResult
-from rebased.bench.verify import WrongBackendError
 from rebased.cli.accuracy_table import print_accuracy
 from rebased.cli.bench_plot import check_drawable
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import make_console, make_folder
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.ops_table import print_ops_result
+from rebased.cli.progress import run_with_progress
 from rebased.ops import BACKENDS
 
-__all__ = ["bench_ops", "run_with_progress"]
+__all__ = ["bench_ops"]
 
 _DEFAULTS = OpsBenchConfig()
 
@@ -106,7 +105,7 @@ def bench_ops(
     for path in (out, figure):
         if path is not None:
             make_folder(path.parent)
-    result = run_with_progress(config)
+    result = run_with_progress(run_ops_bench, config)
     print_ops_result(result, make_console())
     print_accuracy(result, make_console())
     if out is not None:
@@ -115,12 +114,3 @@ def bench_ops(
     if figure is not None:
         plot.save(plot.draw(result), figure)
         print(f"wrote {figure}")
-
-
-def run_with_progress(config: OpsBenchConfig) -> OpsBenchResult:
-    """Run the bench with a spinner on a terminal; a backend that is refused ends the command with its reason."""
-    try:
-        with make_console(stderr=True).status("starting") as status:
-            return run_ops_bench(config, progress=status.update)
-    except WrongBackendError as error:
-        fail(error)

@@ -7,9 +7,10 @@ import torch
 import typer
 
 from rebased.bench.config import OpsBenchConfig, backends_on
-from rebased.cli.bench_ops import run_with_progress
+from rebased.bench.ops import run_ops_bench
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.ops_table import print_ops_result
+from rebased.cli.progress import run_with_progress
 from rebased.paper import figure2
 
 __all__ = ["quickstart", "quickstart_config"]
@@ -40,7 +41,7 @@ def quickstart(
         fail(error)
     make_folder(out)
     written = figure2.save(figure, out)
-    result = run_with_progress(quickstart_config())
+    result = run_with_progress(run_ops_bench, quickstart_config())
     numbers = out / "bench-ops.json"
     result.write(numbers)
     print_ops_result(result, make_console())

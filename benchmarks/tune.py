@@ -31,7 +31,6 @@ def variants() -> list[Tile]:
     for rows, columns, num_i, num_warps in (
         *itertools.product((64,), (32, 64), (8, 16), (4,)),
         *itertools.product((32, 64), (32,), (8, 16), (1, 2)),
-        (16, 32, 16, 1),
         (16, 16, 16, 1),
         (64, 64, 8, 2),
         (128, 64, 8, 4),

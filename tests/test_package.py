@@ -20,6 +20,7 @@ import rebased.kernels
 import rebased.layers
 import rebased.models
 import rebased.ops
+import rebased.runs
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rebased"
@@ -69,7 +70,9 @@ def test_wheel_needs_three_packages_and_offers_a_command(wheel: Path) -> None:
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert {re.match(r"[\w-]+", line)[0] for line in required} == {"torch", "numpy", "jaxtyping"}
-    assert {"all", "cli", "figures", "safetensors"} <= set(metadata.get_all("Provides-Extra"))
+    assert {"all", "cli", "figures", "safetensors", "training", "ray", "wandb"} <= set(
+        metadata.get_all("Provides-Extra")
+    )
     assert metadata["Requires-Python"] == ">=3.11"
     assert "rebased = rebased.cli:main" in entry_points
 
@@ -100,7 +103,7 @@ def test_wheel_installs_and_works(wheel: Path, tmp_path: Path) -> None:
 
 # ---- What importing it costs ----
 
-HEAVY = {"typer", "rich", "matplotlib", "pandas", "scipy", "transformers", "safetensors"}
+HEAVY = {"typer", "rich", "matplotlib", "pandas", "scipy", "transformers", "safetensors", "tensorboard", "ray"}
 
 
 def imported_by(statement: str) -> set[str]:
@@ -200,6 +203,19 @@ def test_public_names() -> None:
         "ShortConv",
         "pick",
     ]
+    assert rebased.runs.__all__ == [
+        "Run",
+        "find_runs",
+        "is_finished",
+        "read_run",
+        "replacing",
+        "run_name",
+        "write_config",
+        "write_metrics",
+        "write_result",
+        "write_text",
+        "write_weights",
+    ]
     assert rebased.models.__all__ == [
         "PRESETS",
         "STACKS",
@@ -213,7 +229,7 @@ def test_public_names() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [rebased, rebased.ops, rebased.kernels, rebased.layers, rebased.models],
+    [rebased, rebased.ops, rebased.kernels, rebased.layers, rebased.models, rebased.runs],
     ids=lambda module: module.__name__,
 )
 def test_public_names_exist(module: object) -> None:
@@ -239,9 +255,10 @@ CHAIN = ["monomials", "kernels", "ops", "layers", "rebased", "models", "hf", "tr
 """From the ground up; "rebased" is the package's own ``__init__``, which re-exports kernels, ops and layers."""
 MAY_IMPORT = {room: set(CHAIN[:index]) for index, room in enumerate(CHAIN)}
 MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] = set()
+MAY_IMPORT["environment"] = {"rebased"}
 MAY_IMPORT["analysis"] = MAY_IMPORT["hf"] | {"runs"}
-MAY_IMPORT["training"] = MAY_IMPORT["training"] | {"tasks", "runs"}
-MAY_IMPORT["paper"] = MAY_IMPORT["bench"] = {*CHAIN, "tasks", "runs", "analysis"}
+MAY_IMPORT["training"] = MAY_IMPORT["training"] | {"tasks", "runs", "environment"}
+MAY_IMPORT["paper"] = MAY_IMPORT["bench"] = {*CHAIN, "tasks", "runs", "environment", "analysis"}
 MAY_IMPORT["cli"] = MAY_IMPORT["paper"] | {"paper", "bench"}
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from rebased.bench.config import OpsBenchConfig
-from rebased.bench.environment import describe_environment
 from rebased.bench.limit import Limit
 from rebased.bench.rates import Rates
 from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
 from rebased.bench.timing import Timing
+from rebased.environment import describe_environment
 
 
 def timing(milliseconds: float) -> Timing:

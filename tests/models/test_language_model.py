@@ -188,7 +188,7 @@ def test_dropouts() -> None:
         "lm-based": 0.0,
     }
     model, tokens = build("mqar-attention"), some_tokens(2, 9)
-    assert all(isinstance(block.mixer, Attention) and block.mixer.dropout == 0.1 for block in model.blocks)
+    assert all(isinstance(block.mixer, Attention) and block.mixer.dropout.p == 0.1 for block in model.blocks)
     assert torch.equal(model(tokens), model(tokens))
     model.train()
     assert not torch.equal(model(tokens), model(tokens))
@@ -337,3 +337,20 @@ def test_models_can_begin_on_the_meta_device(row: str) -> None:
     mamba = model.blocks[0].mixer
     if isinstance(mamba, Mamba) and mamba.init == "own":
         assert nn.functional.softplus(mamba.dt_proj.bias).max() <= 0.1001
+
+
+# ---- Losses ----
+
+
+@pytest.mark.parametrize("with_at", [False, True])
+def test_labels_give_losses(with_at: bool) -> None:
+    model, tokens, labels = build("mqar-rebased"), some_tokens(2, 9), some_tokens(2, 9)
+    at = torch.tensor([[3, 8], [0, 5]]) if with_at else None
+    labels = labels if at is None else labels.gather(1, at)
+    logits = model(tokens, at=at)
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    torch.testing.assert_close(model(tokens, at=at, labels=labels), expected.view(labels.shape))
+    losses, _ = model(tokens, at=at, labels=labels, state=model.init_state(2))
+    torch.testing.assert_close(losses, expected.view(labels.shape))
+    with pytest.raises(ValueError, match=r"labels has shape \(2, 1\)"):
+        model(tokens, at=at, labels=labels[:, :1])

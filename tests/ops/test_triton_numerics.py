@@ -12,6 +12,8 @@ from cases import Case, cases, make_kernel, random_state
 from oracles import by_cumulative_sums, with_gradients
 from rebased.kernels import BASED, REBASED, Kernel, Polynomial
 from rebased.ops import initial_state, kernel_attention
+from rebased.ops.triton.launch import Launcher
+from rebased.ops.triton.plan import Plan
 from tolerances import assert_close_in, relative_rms
 from triton_tiles import interpretable  # noqa: F401
 
@@ -71,25 +73,20 @@ NATIVE_CASES = [
 ]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("kernel_name", "dtype", "size", "settings"),
-    NATIVE_CASES,
-    ids=[f"part{i % 8}-{name}-{dtype}" for i, (name, dtype, _, _) in enumerate(NATIVE_CASES)],
-)
-def test_equals_the_reference_with_tiles_of_real_size(
-    kernel_name: str, dtype: torch.dtype, size: tuple[int, int], settings: dict[str, bool]
-) -> None:
+def make_case(
+    kernel_name: str, size: tuple[int, int], batch_size: int, borders: list[int], settings: dict[str, bool]
+) -> Case:
+    """Sequences that end at the last border; packed ones have them all."""
     generator = torch.Generator().manual_seed(0)
     feature_dim, head_dim = size
-    B, T, key_heads, group = 2, 1111, 2, 2
+    B, T, key_heads, group = batch_size, borders[-1], 2, 2
     leaves: dict[str, torch.Tensor] = {}
     kernel = make_kernel(kernel_name, key_heads * group, feature_dim, leaves, generator)
     arguments: dict[str, Any] = {name: settings[name] for name in ("causal", "normalize") if name in settings}
     num_sequences, num_queries = B, T
     if "cu_seqlens" in settings:
-        B, num_sequences = 1, 4
-        arguments["cu_seqlens"] = torch.tensor([0, 3, 3, 700, T])
+        B, num_sequences = 1, len(borders) - 1
+        arguments["cu_seqlens"] = torch.tensor(borders)
     if "at" in settings:
         num_queries = 100
         arguments["at"] = torch.randint(0, T, (B, num_queries), generator=generator)
@@ -101,7 +98,50 @@ def test_equals_the_reference_with_tiles_of_real_size(
     shapes = {"q": (num_queries, key_heads * group, feature_dim), "k": (T, key_heads, feature_dim)}
     for name, shape in (shapes | {"v": (T, key_heads, head_dim)}).items():
         leaves[name] = torch.randn(B, *shape, dtype=torch.float64, generator=generator)
-    assert_matches_reference(Case(kernel, leaves, arguments), dtype)
+    return Case(kernel, leaves, arguments)
+
+
+@pytest.mark.usefixtures("interpretable")
+@pytest.mark.parametrize(
+    ("kernel_name", "settings"),
+    [
+        ("rebased", {}),
+        ("rebased", {"cu_seqlens": True}),
+        ("rebased", {"at": True, "state": True}),
+        ("based", {"cu_seqlens": True, "at": True, "state": True, "key_mask": True}),
+        ("learned per head", {"cu_seqlens": True, "state": True, "normalize": False}),
+        ("linear", {"key_mask": True, "normalize": False}),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "-".join(x),
+)
+def test_segments_of_several_chunks(
+    kernel_name: str, settings: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row, so that it is cut; packed sequences of one segment and of several, the last ones not full."""
+    shifted: list[tuple[int, int]] = []
+    shift = Plan.shift
+
+    def record(plan: Plan) -> Launcher:
+        shifted.append((plan.segments_per_row, plan.segment(290) // plan.tuning.chunk))
+        return shift(plan)
+
+    monkeypatch.setattr(Plan, "shift", record)
+    case = make_case(kernel_name, (5, 3), 1, [0, 3, 3, 150, 183, 290], settings)
+    assert_matches_reference(case, torch.float32)
+    assert shifted
+    assert all(segments > 2 and chunks > 1 for segments, chunks in shifted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kernel_name", "dtype", "size", "settings"),
+    NATIVE_CASES,
+    ids=[f"part{i % 8}-{name}-{dtype}" for i, (name, dtype, _, _) in enumerate(NATIVE_CASES)],
+)
+def test_equals_the_reference_with_tiles_of_real_size(
+    kernel_name: str, dtype: torch.dtype, size: tuple[int, int], settings: dict[str, bool]
+) -> None:
+    assert_matches_reference(make_case(kernel_name, size, 2, [0, 3, 3, 700, 1111], settings), dtype)
 
 
 @pytest.mark.usefixtures("interpretable")

@@ -4,7 +4,6 @@ from rebased.bench.accuracy import Accuracy, measure_accuracy
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.decode import run_decode_bench
 from rebased.bench.decode_results import DecodeBenchConfig, DecodeBenchResult, DecodeMeasurement
-from rebased.bench.environment import Environment, describe_environment
 from rebased.bench.growth import growth_exponent
 from rebased.bench.limit import Limit, compute_limit
 from rebased.bench.memory import peak_memory
@@ -13,6 +12,7 @@ from rebased.bench.rates import Rates, measure_rates
 from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
 from rebased.bench.timing import Timing, time_call
 from rebased.bench.verify import WrongBackendError, check_backend
+from rebased.environment import Environment, describe_environment
 
 __all__ = [
     "Accuracy",

@@ -11,11 +11,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from rebased.bench.cells import failure
 from rebased.bench.contention import ContentionMeter
 from rebased.bench.decode_results import DecodeBenchConfig, DecodeBenchResult, DecodeMeasurement
-from rebased.bench.environment import describe_environment
 from rebased.bench.graphs import record
 from rebased.bench.threads import threads
 from rebased.bench.timing import time_call
 from rebased.bench.verify import check_step
+from rebased.environment import describe_environment
 from rebased.kernels import REBASED
 from rebased.ops import initial_state, kernel_attention_step
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
-from rebased.bench.environment import Environment
 from rebased.bench.files import Result, read_record, read_timed
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.environment import Environment
 from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["DecodeBenchConfig", "DecodeBenchResult", "DecodeMeasurement"]

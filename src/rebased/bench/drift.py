@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rebased.bench.environment import Environment, describe_environment
 from rebased.bench.files import Result
 from rebased.bench.verify import relative_rms_error
+from rebased.environment import Environment, describe_environment
 from rebased.kernels import REBASED
 from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
 

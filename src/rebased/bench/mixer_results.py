@@ -6,10 +6,10 @@ from typing import Any
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.config import PASSES
-from rebased.bench.environment import Environment
 from rebased.bench.files import Result, read_record, read_timed
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.environment import Environment
 from rebased.layers import MIXERS
 
 __all__ = ["MixerBenchConfig", "MixerBenchResult", "MixerMeasurement"]

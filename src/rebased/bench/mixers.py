@@ -11,12 +11,12 @@ import torch
 
 from rebased.bench.cells import failure
 from rebased.bench.contention import ContentionMeter
-from rebased.bench.environment import describe_environment
 from rebased.bench.memory import peak_memory
 from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult, MixerMeasurement
 from rebased.bench.threads import threads
 from rebased.bench.timing import time_call
 from rebased.bench.verify import WrongBackendError, relative_rms_error
+from rebased.environment import describe_environment
 from rebased.layers import MIXERS, Mixer
 
 __all__ = ["run_mixer_bench"]

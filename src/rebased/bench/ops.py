@@ -8,13 +8,13 @@ from rebased.bench.accuracy import Accuracy
 from rebased.bench.cells import failure, measure_candidate
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.contention import ContentionMeter
-from rebased.bench.environment import describe_environment
 from rebased.bench.growth import growth_exponent
 from rebased.bench.limit import Limit, compute_limit
 from rebased.bench.rates import measure_rates
 from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
 from rebased.bench.threads import threads
 from rebased.bench.verify import WrongBackendError, check_backend
+from rebased.environment import describe_environment
 
 __all__ = ["run_ops_bench"]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.config import OpsBenchConfig
-from rebased.bench.environment import Environment
 from rebased.bench.files import Result, read_record, read_timed
 from rebased.bench.limit import Limit
 from rebased.bench.rates import Rates
 from rebased.bench.timing import Timing
+from rebased.environment import Environment
 
 __all__ = ["CandidateGrowth", "Measurement", "OpsBenchResult"]
 

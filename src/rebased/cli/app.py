@@ -6,7 +6,9 @@ import typer
 
 from rebased import __version__
 from rebased.cli.bench import bench_app
+from rebased.cli.mqar import mqar
 from rebased.cli.quickstart import quickstart
+from rebased.cli.sweep import sweep
 
 __all__ = ["app"]
 
@@ -18,6 +20,8 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 app.command("quickstart")(quickstart)
+app.command("mqar")(mqar)
+app.command("sweep")(sweep)
 
 
 def _show_version(asked: bool) -> None:

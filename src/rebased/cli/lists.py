@@ -1,6 +1,6 @@
 """Options that hold several values with commas between."""
 
-__all__ = ["parse_names", "parse_numbers"]
+__all__ = ["parse_floats", "parse_names", "parse_numbers"]
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -13,3 +13,11 @@ def parse_numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in parse_names(text))
     except ValueError:
         raise ValueError(f"{name}: {text!r} is not a list of positive integers with commas between") from None
+
+
+def parse_floats(name: str, text: str) -> tuple[float, ...]:
+    """ValueError, naming the option, for what is no number."""
+    try:
+        return tuple(float(part) for part in parse_names(text))
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is not a list of numbers with commas between") from None

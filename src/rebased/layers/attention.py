@@ -7,13 +7,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rebased.layers.checks import check_dropout, check_positive, check_size
+from rebased.layers.dropout import Dropout
 from rebased.layers.kv_cache import KVCache
 from rebased.layers.mixer import Mixer
 from rebased.layers.rotary import rotate
 from rebased.layers.rows import pick
 from rebased.ops.checks import check_switches
 from rebased.ops.positions import token_positions
-from rebased.ops.softmax import softmax_attention
+from rebased.ops.softmax import softmax_attention, softmax_weights
 
 __all__ = ["Attention"]
 
@@ -62,7 +63,7 @@ class Attention(Mixer):
         self.num_heads = num_heads
         self.num_key_heads = num_key_heads
         self.head_dim = d_model // num_heads
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.window = window
         self.rotary = rotary
         self.rotary_base = rotary_base
@@ -127,7 +128,13 @@ class Attention(Mixer):
             visible = _visible(queries, keys, window)
             if key_mask is not None:  # these queries see nothing, and a softmax of nothing is NaN
                 visible = visible | (queries < 0)[..., None]
-        out = softmax_attention(q, cache.keys, cache.values, visible, causal, self.dropout if self.training else 0.0)
+        if self.dropout.acts and self.dropout.key is not None:  # what is dropped is decided here, not in torch's kernel
+            weights = self.dropout(softmax_weights(q, cache.keys, visible, causal))
+            values = cache.values.repeat_interleave(self.num_heads // self.num_key_heads, dim=2)
+            out = torch.einsum("bhps,bshd->bphd", weights, values)
+        else:
+            dropout = self.dropout.p if self.dropout.acts else 0.0
+            out = softmax_attention(q, cache.keys, cache.values, visible, causal, dropout)
         if key_mask is not None:
             out = out.where(pick(key_mask, at)[..., None, None], 0.0)
         return out

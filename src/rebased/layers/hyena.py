@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from rebased.layers.causal_conv import CausalConv
 from rebased.layers.checks import check_dropout, check_positive, check_size
+from rebased.layers.dropout import Dropout
 from rebased.layers.implicit_filter import ImplicitFilter
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
@@ -96,7 +97,7 @@ class Hyena(Mixer):
             sine_frequency=sine_frequency,
         )
         self.skip = nn.Parameter(torch.empty(self.num_filters, d_model))
-        self.dropout = nn.Dropout(dropout)
+        self.dropouts = nn.ModuleList(Dropout(dropout) for _ in range(self.num_filters))
         self.out_proj = nn.Linear(d_model, d_model)
         self.reset_parameters()
 
@@ -118,7 +119,7 @@ class Hyena(Mixer):
         for step, gate in enumerate(gates):
             index = step - (self.order - self.num_filters)
             if index >= 0:
-                z = self.dropout(z)
+                z = self.dropouts[index](z)
                 joined.append(z if state is None else torch.cat([state.inputs[:, :, index].to(z.dtype), z], dim=1))
                 z = (long_conv(joined[-1], filters[:, index], T) + self.skip[index] * z).to(z.dtype)
             if step == self.order - 1:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rebased.layers import MIXERS, Mixer
+from rebased.layers.dropout import Dropout
 from rebased.layers.rows import pick
 from rebased.models.config import LayerConfig, ModelConfig
 
@@ -34,11 +35,12 @@ class Block(nn.Module):
         super().__init__()
         self.norm = make_norm(layer.norm, config.d_model)
         self.mixer: Mixer = MIXERS[layer.mixer](config.d_model, **layer.options)
-        self.dropout = nn.Dropout(config.residual_dropout)
+        self.dropout = Dropout(config.residual_dropout)
         self.after_norm: nn.Module | None = None
         self.after: nn.Module = nn.Identity()
         if layer.after != "nothing":
             self.after_norm = make_norm(layer.norm, config.d_model)
+            self.after_dropout = Dropout(config.residual_dropout)
         if layer.after == "mlp":
             self.after = MLP(config.d_model, config.mlp_factor * config.d_model)
 
@@ -56,7 +58,7 @@ class Block(nn.Module):
             mixed, state = mixed
         x = pick(x, at) + self.dropout(mixed)
         if self.after_norm is not None:
-            x = x + self.dropout(self.after(self.after_norm(x)))
+            x = x + self.after_dropout(self.after(self.after_norm(x)))
         return x, state
 
     def init_weights(self, std: float, num_layers: int) -> None:

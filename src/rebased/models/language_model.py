@@ -8,10 +8,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rebased.layers.checks import checked_arguments
+from rebased.layers.dropout import Dropout
 from rebased.models.block import Block, make_norm
 from rebased.models.config import ModelConfig
 from rebased.models.state import ModelState
 from rebased.ops.checks import checked_borders, checked_positions
+from rebased.ops.cross_entropy import linear_cross_entropy
+from rebased.ops.embedding import embedding
 from rebased.ops.positions import token_counts, token_positions
 
 __all__ = ["LanguageModel"]
@@ -27,7 +30,7 @@ class LanguageModel(nn.Module):
         self.position_embedding = (
             nn.Embedding(config.seq_len, config.d_model) if config.positions == "learned" else None
         )
-        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore
         self.norm = make_norm("layer", config.d_model)
         self.init_weights()
@@ -57,20 +60,32 @@ class LanguageModel(nn.Module):
         at: Int[Tensor, "B P"] | None = None,
         key_mask: Bool[Tensor, "B T"] | None = None,
         cu_seqlens: Int[Tensor, " N1"] | None = None,
+        labels: Int[Tensor, "B P"] | None = None,
     ) -> Any:
         """Logits (B, T, vocabulary); with a ``state``, (logits, state).
 
         ``at``: logits at those positions only, (B, P, vocabulary); the last layer and the head then compute no others.
         ``key_mask``: True where a token is real; positions count real tokens, so left padding changes nothing.
         ``cu_seqlens``: sequences in a row, as mixers take them. ValueError for more tokens than there are positions.
+        ``labels``: in place of logits, the cross-entropy of each of these tokens, (B, T), or (B, P) with ``at``; the
+        logits are never in memory.
         """
         _check_tokens(tokens)
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
         if cu_seqlens is not None:
             cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
         x, state = self._stream(tokens, state, at, key_mask, cu_seqlens)
-        logits = torch.nn.functional.linear(self.norm(x), self.embedding.weight)
-        return logits if state is None else (logits, state)
+        out = self._logits(x) if labels is None else self._losses(x, labels)
+        return out if state is None else (out, state)
+
+    def _logits(self, x: Tensor) -> Float[Tensor, "B P V"]:
+        return torch.nn.functional.linear(self.norm(x), self.embedding.weight)
+
+    def _losses(self, x: Tensor, labels: Tensor) -> Float[Tensor, "B P"]:
+        if labels.shape != x.shape[:2]:
+            raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}")
+        losses = linear_cross_entropy(self.norm(x).flatten(0, 1), self.embedding.weight, labels.flatten())
+        return losses.view(labels.shape)
 
     def _stream(
         self,
@@ -81,7 +96,7 @@ class LanguageModel(nn.Module):
         cu_seqlens: Tensor | None,
     ) -> tuple[Float[Tensor, "B P M"], ModelState | None]:
         """What the head sees, before its norm."""
-        x = self.embedding(tokens)
+        x = embedding(self.embedding.weight, tokens)
         if self.position_embedding is not None:
             x = x + self._positions(tokens, state, key_mask, cu_seqlens)
         x = self.dropout(x)

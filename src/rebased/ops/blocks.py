@@ -11,20 +11,35 @@ FEATURES_PER_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 worth on a GPU."""
 
 
+MAX_DIRECT_KEYS = 4096
+"""More in one sum would cost digits: a running state is a sum of sums."""
+
+
+def is_direct(p: Problem) -> bool:
+    """Whether so few queries are asked for that their scores with all keys cost less than a state made of the keys."""
+    _, _, E, D1 = p.sums_shape
+    is_cheaper = p.group * p.q.shape[1] * (p.q.shape[3] + D1) <= E * D1
+    is_short = p.state is None and p.k.shape[1] <= MAX_DIRECT_KEYS
+    return p.at is not None and p.causal and is_cheaper and is_short
+
+
 def preferred_chunk_size(p: Problem) -> int:
-    """The power of two nearest √(E·D), within 32 .. 256.
+    """The power of two nearest √(E·D), within 32 .. 256; all keys where queries are few.
 
     Inside a chunk each token pays for C scores; between chunks it pays its share of a state, E·D / C. Timed on a CPU
     for E from 16 to 528 and D from 2 to 64, this was the fastest size or next to it.
     """
     _, _, E, D1 = p.sums_shape
+    if is_direct(p):
+        return max(p.k.shape[1], 1)
     return min(max(2 ** round(math.log2(E * D1) / 2), 32), 256)
 
 
 def parts(p: Problem) -> list[Part]:
     """Sequences and heads few enough that one chunk of each fits the budget: large batches go part by part."""
     (B, _, Hk, _), G = p.k.shape, p.group
-    per_head = _columns(p) * min(preferred_chunk_size(p), max(p.k.shape[1], 1)) * G
+    num_rows = p.q.shape[1] if is_direct(p) else min(preferred_chunk_size(p), max(p.k.shape[1], 1))
+    per_head = max(_columns(p) * num_rows * G, 1)
     num_heads = min(max(_budget(p) // per_head, 1), Hk)
     num_sequences = max(_budget(p) // (per_head * Hk), 1)
     return [
@@ -86,6 +101,8 @@ def _rows_per_tile(p: Problem, block: Block) -> int:
 
     A tile reads one state of E·D numbers, a cost that its rows share; rows without a query waste the products.
     """
+    if is_direct(p):
+        return p.q.shape[1]
     queries_per_chunk = p.q.shape[1] * block.chunk_size // p.k.shape[1]
     return 1 << min(max(queries_per_chunk.bit_length(), 5), 12)
 

@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch._C import _functorch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from rebased.ops.dtypes import sums_dtype
 from rebased.ops.opaque import define_composite
 
-__all__ = ["softmax_attention"]
+__all__ = ["softmax_attention", "softmax_weights"]
 
 
 def softmax_attention(
@@ -33,6 +35,19 @@ def softmax_attention(
         # The memory-efficient CUDA kernel takes masks, but not fewer key heads.
         k, v = (x.repeat_interleave(num_heads // num_key_heads, dim=1) for x in (k, v))
     return _OPERATOR(q.transpose(1, 2), k, v, mask, causal, dropout).transpose(1, 2)
+
+
+def softmax_weights(
+    q: Float[Tensor, "B P H D"], k: Float[Tensor, "B S Hk D"], visible: Bool[Tensor, "#B P S"] | None, causal: bool
+) -> Float[Tensor, "B H P S"]:
+    """What values are multiplied with in `softmax_attention`; ``causal`` means as many queries as keys."""
+    k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
+    scores = torch.einsum("bphd,bshd->bhps", q * q.shape[3] ** -0.5, k)
+    if causal:
+        visible = torch.ones(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
+    if visible is not None:
+        scores = scores.where(visible[:, None], float("-inf"))
+    return scores.softmax(dim=-1, dtype=sums_dtype(scores.dtype)).to(q.dtype)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:

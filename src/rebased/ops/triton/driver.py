@@ -29,24 +29,11 @@ MAX_HEAD_DIM = 128
 _MAX_TIME_STRIDE = 1 << 22
 
 Sums = tuple[Tensor, Tensor]
-"""For each key head and feature in square form: Σ φ(x) vᵀ, (…, Hk, rows, DP), and Σ φ(x), (…, Hk, rows)."""
+"""For each key head and feature in square form: Σ φ(x) vᵀ, (…, Hk, rows, DP), and Σ φ(x), (…, Hk, rows).
 
-
-@dataclass(frozen=True)
-class States:
-    """Sums over what comes before (after) each chunk, or over whole sequences. Values have the operands' dtype.
-
-    `rebased.ops.triton.tiles.slot_of` says where each is kept.
-    """
-
-    values: Tensor
-    moments: Tensor
-    before: Sums | None = None
-    """Where sequences are cut into segments, the above is within the segment, and this what comes before it."""
-
-    def tensors(self) -> list[Tensor]:
-        """As kernels take them; what is missing is not read, but something must be passed."""
-        return [self.values, self.moments, *(self.before or (self.values, self.moments))]
+Over what comes before (after) each chunk or segment, or over whole sequences: `rebased.ops.triton.tiles.slot_of` says
+where each is kept.
+"""
 
 
 @dataclass(frozen=True)
@@ -176,8 +163,7 @@ class _Call:
         return [self.a.q, self.a.q] if self.gathered is None else [self.gathered.order, self.gathered.positions]
 
     def tile_numbers(self, pieces: Pieces, num_heads: int) -> list[int]:
-        lengths = [self.a.q.shape[1], self.a.k.shape[1]]
-        return [*self.plan.strides, *lengths, pieces.per_row, self.plan.segments_per_row, num_heads]
+        return [*self.plan.strides, self.a.q.shape[1], self.a.k.shape[1], pieces.per_row, num_heads]
 
 
 def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -197,7 +183,7 @@ def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor 
             normalizer,
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *(prefix or States(out, normalizer)).tensors(),
+            *(prefix or (out, normalizer)),
             _or(pieces.table, a.q),
             *call.query_order(),
         ],
@@ -211,8 +197,8 @@ def _backward(
     call: _Call, out: Tensor, normalizer: Tensor, dout: Tensor, dsums: Tensor | None, *, coefficients: bool
 ) -> Grads:
     dq, weights, factors, dcoefficients = _query_grads(call, out, normalizer, dout, coefficients=coefficients)
-    suffix, total = _query_states(call, factors, dout, weights, dsums)
-    dk, dv = _key_grads(call, normalizer, dout, weights, suffix, has_initial=dsums is not None)
+    suffix, after, total = _query_states(call, factors, dout, weights, dsums)
+    dk, dv = _key_grads(call, normalizer, dout, weights, suffix, after, has_initial=dsums is not None)
     dstate = None
     if total is not None:
         dstate = call.plan.layout.to_square_transposed(_with_moments(call.plan, total))
@@ -249,7 +235,7 @@ def _query_grads(
             _or(partial, weights),
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *(prefix or States(out, normalizer)).tensors(),
+            *(prefix or (out, normalizer)),
             _or(pieces.table, a.q),
             *call.query_order(),
         ],
@@ -260,10 +246,18 @@ def _query_grads(
 
 
 def _key_grads(
-    call: _Call, normalizer: Tensor, dout: Tensor, weights: Tensor, suffix: States | None, *, has_initial: bool
+    call: _Call,
+    normalizer: Tensor,
+    dout: Tensor,
+    weights: Tensor,
+    suffix: Sums | None,
+    after: Sums | None,
+    *,
+    has_initial: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Given the states after each chunk, or where sequences are cut into segments, within a segment and after it."""
     a, plan = call.a, call.plan
-    pieces = call.key_pieces(plan.tuning.key_grads.rows)
+    pieces = call.key_pieces(plan.key_grads_tile.rows)
     dk = torch.empty_like(a.k, dtype=call.grad_dtype, memory_format=torch.contiguous_format)
     dv = torch.empty_like(a.v, memory_format=torch.contiguous_format)
     plan.key_grads(has_state=suffix is not None, has_initial=has_initial)(
@@ -279,12 +273,13 @@ def _key_grads(
             dv,
             _or(a.key_mask, a.q),
             _or(a.coefficients, normalizer),
-            *(suffix or States(dv, normalizer)).tensors(),
+            *(suffix or (dv, normalizer)),
+            *(after or suffix or (dv, normalizer)),
             _or(pieces.table, a.q),
             *call.query_order(),
             a.q if call.gathered is None else call.gathered.borders,
         ],
-        call.tile_numbers(pieces, plan.num_key_heads),
+        [*call.tile_numbers(pieces, plan.num_key_heads), plan.segments_per_row],
         [a.scale],
     )
     return dk, dv
@@ -293,7 +288,7 @@ def _key_grads(
 # ---- States ----
 
 
-def _key_states(call: _Call, *, need_total: bool) -> tuple[States | None, Tensor | None]:
+def _key_states(call: _Call, *, need_total: bool) -> tuple[Sums | None, Tensor | None]:
     """Σ φ(k)vᵀ before each chunk (of whole sequences, if not causal), and over all of these keys."""
     a, plan = call.a, call.plan
     initial = None
@@ -304,13 +299,17 @@ def _key_states(call: _Call, *, need_total: bool) -> tuple[States | None, Tensor
     need_prefix = plan.has_several_chunks or initial is not None
     if not need_prefix and not need_total:
         return None, None
-    return _states(call, a.k, a.v, initial, None, None, need_prefix=need_prefix, need_total=need_total)
+    prefix, _, total = _states(call, a.k, a.v, initial, None, None, need_prefix=need_prefix, need_total=need_total)
+    return prefix, total
 
 
 def _query_states(
     call: _Call, factors: Tensor, dout: Tensor, weights: Tensor, dsums: Tensor | None
-) -> tuple[States | None, Tensor | None]:
-    """Σ φ(q)·(dout / normaliser)ᵀ after each chunk plus the sums' own gradient, and over all of these queries."""
+) -> tuple[Sums | None, Sums | None, Tensor | None]:
+    """Σ φ(q)·(dout / normaliser)ᵀ after each chunk plus the sums' own gradient, and over all of these queries.
+
+    Where there are several segments, the first is of the chunk's own one alone, and the second of those after it.
+    """
     a, plan = call.a, call.plan
     initial = None
     if dsums is not None:
@@ -318,7 +317,7 @@ def _query_states(
         initial = _padded(plan, square[..., :-1]), square[..., -1].contiguous()
     need_suffix, need_total = plan.has_several_chunks or initial is not None, a.state_values is not None
     if not need_suffix and not need_total:
-        return None, None
+        return None, None, None
     return _states(call, a.q, dout, initial, factors, weights, need_prefix=need_suffix, need_total=need_total)
 
 
@@ -332,8 +331,8 @@ def _states(
     *,
     need_prefix: bool,
     need_total: bool,
-) -> tuple[States | None, Tensor | None]:
-    """Over queries where there are factors and weights, else over keys."""
+) -> tuple[Sums | None, Sums | None, Tensor | None]:
+    """Over queries where there are factors and weights, else over keys: `_query_states`, `_key_states`."""
     a, plan, of_queries = call.a, call.plan, factors is not None
     gathered = call.gathered if of_queries else None
     row_length = plan.segmented_length(of_queries=of_queries)
@@ -352,7 +351,8 @@ def _states(
         total.zero_()  # of a sequence without tokens nothing else is written
     prefix = sums, sums
     if write_prefix:
-        prefix = _new_sums(plan, x, plan.num_slots(plan.tuning.chunk, own_edges=initial is not None))
+        num_slots = plan.num_slots(plan.tuning.chunk, own_edges=initial is not None)
+        prefix = _new_sums(plan, x, num_slots, plan.operand)
     walk = plan.states(
         v_head=v.stride(2),
         of_queries=of_queries,
@@ -383,7 +383,8 @@ def _states(
     before = None
     if has_several:
         if write_prefix:
-            before = _new_sums(plan, x, plan.num_slots(segment, own_edges=False))
+            dtype = plan.operand if of_queries else torch.float32
+            before = _new_sums(plan, x, plan.num_slots(segment, own_edges=False), dtype)
         scan = plan.segment_scan(
             row_length=row_length, reverse=of_queries, write_total=write_total, write_before=before is not None
         )
@@ -393,28 +394,38 @@ def _states(
             [segments.per_row, num_segments, plan.num_key_heads],
             [],
         )
+    if before is not None and not of_queries:
+        # One state is half the work of two, but rounded twice. Of the sums over queries, the gradients of keys and
+        # values would show it: 1.36 times SDPA's errors.
+        plan.shift()(
+            segments.count * plan.num_key_heads * plan.shift_blocks,
+            [*before, *prefix, _or(segments.table, x)],
+            [row_length, segments.per_row, plan.num_key_heads],
+            [],
+        )
+        before = None
     states = None
     if need_prefix and a.causal:
-        states = States(*prefix, before)
+        states = prefix
     elif need_prefix:
         assert total is not None
         states = _as_states(plan, total, initial)
-    return states, total if need_total else None
+    return states, before, total if need_total else None
 
 
-def _new_sums(plan: Plan, like: Tensor, count: int) -> Sums:
+def _new_sums(plan: Plan, like: Tensor, count: int, dtype: torch.dtype) -> Sums:
     shape = (count, plan.num_key_heads, plan.layout.num_rows)
-    return like.new_empty(*shape, plan.head_dim, dtype=plan.operand), like.new_empty(shape, dtype=torch.float32)
+    return like.new_empty(*shape, plan.head_dim, dtype=dtype), like.new_empty(shape, dtype=torch.float32)
 
 
-def _as_states(plan: Plan, total: Tensor, initial: Sums | None) -> States:
+def _as_states(plan: Plan, total: Tensor, initial: Sums | None) -> Sums:
     """Sums over whole sequences, which is what every query sees if attention is not causal."""
     rows, head_dim = plan.layout.num_rows, plan.head_dim
     values = total[..., : rows * head_dim].unflatten(-1, (rows, head_dim))
     moments = total[..., rows * head_dim :]
     if initial is not None:
         values, moments = values + initial[0], moments + initial[1]
-    return States(values.to(plan.operand).contiguous(), moments.contiguous())
+    return values.to(plan.operand).contiguous(), moments.contiguous()
 
 
 def _with_moments(plan: Plan, total: Tensor) -> Tensor:

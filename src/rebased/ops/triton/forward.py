@@ -15,7 +15,7 @@ from rebased.ops.triton.tiles import (
     place_queries,
     products,
     similarity,
-    state_slots,
+    state_slot,
     store_rows,
 )
 
@@ -31,8 +31,6 @@ def forward_kernel(
     coefficients,
     prefix,
     prefix_moments,
-    before,
-    before_moments,
     table,
     order,
     positions,
@@ -48,7 +46,6 @@ def forward_kernel(
     num_queries,
     num_keys,
     tiles_per_row,
-    segments_per_row,
     num_heads,
     scale,
     eps,
@@ -76,8 +73,6 @@ def forward_kernel(
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
@@ -131,16 +126,14 @@ def forward_kernel(
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
         i = tl.arange(0, FP)
         d = tl.arange(0, DP)
-        slot, segment = state_slots(
+        slot = state_slot(
             chunk,
             sequence,
             chunk_start,
             sequence_start,
             sequence_end,
             num_keys,
-            segments_per_row,
             CHUNK,
-            SEGMENT,
             PACKED,
             CAUSAL,
             False,
@@ -148,9 +141,6 @@ def forward_kernel(
         )
         prefix += (slot * num_key_heads + key_head) * (FEATURES * DP)
         prefix_moments += (slot * num_key_heads + key_head) * FEATURES
-        if SEGMENTED:
-            before += (segment * num_key_heads + key_head) * (FEATURES * DP)
-            before_moments += (segment * num_key_heads + key_head) * FEATURES
         magnitude = tl.zeros((ROWS,), tl.float32)
         precise = queries.to(tl.float32)
         if TERM2:
@@ -160,14 +150,9 @@ def forward_kernel(
                 state = tl.load(prefix + feature[:, None] * DP + d[None, :])
                 features = products(some, queries, ROWS, NUM_I, FP)
                 numerator = tl.dot(features, state, numerator, input_precision=PRECISION)
-                if SEGMENTED:
-                    state = tl.load(before + feature[:, None] * DP + d[None, :])
-                    numerator = tl.dot(features, state, numerator, input_precision=PRECISION)
             numerator *= k2
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
-                if SEGMENTED:
-                    square += tl.load(before_moments + i[:, None] * FP + i[None, :])
                 terms = dot_precisely(queries, square, PRECISION) * precise
                 denominator += tl.sum(terms, axis=1) * k2
                 if DROP:
@@ -175,24 +160,13 @@ def forward_kernel(
                     magnitude += tl.sum(terms * tl.abs(precise), axis=1) * tl.abs(k2)
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
-            linear = tl.dot(queries, state, input_precision=PRECISION)
-            moment = tl.load(prefix_moments + LINEAR + i)
-            if SEGMENTED:
-                state = tl.load(before + (LINEAR + i)[:, None] * DP + d[None, :])
-                linear = tl.dot(queries, state, linear, input_precision=PRECISION)
-                moment += tl.load(before_moments + LINEAR + i)
-            numerator += linear * k1
-            terms = precise * moment[None, :]
+            numerator += tl.dot(queries, state, input_precision=PRECISION) * k1
+            terms = precise * tl.load(prefix_moments + LINEAR + i)[None, :]
             denominator += tl.sum(terms, axis=1) * k1
             magnitude += tl.sum(tl.abs(terms), axis=1) * tl.abs(k1)
         if TERM0:
-            constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
-            term = tl.load(prefix_moments + CONSTANT)
-            if SEGMENTED:
-                constant += tl.load(before + CONSTANT * DP + d).to(tl.float32)
-                term += tl.load(before_moments + CONSTANT)
-            numerator += constant[None, :] * k0
-            term *= k0
+            numerator += tl.load(prefix + CONSTANT * DP + d).to(tl.float32)[None, :] * k0
+            term = tl.load(prefix_moments + CONSTANT) * k0
             denominator += term
             magnitude += tl.abs(term)
         if DROP:

@@ -13,8 +13,9 @@ from rebased.ops.triton.tiles import (
     load_rows,
     locate,
     products,
+    segment_slot,
     similarity_and_half_slope,
-    state_slots,
+    state_slot,
     store_rows,
 )
 
@@ -51,8 +52,8 @@ def key_grads_kernel(
     num_queries,
     num_keys,
     tiles_per_row,
-    segments_per_row,
     num_key_heads,
+    segments_per_row,
     scale,
     Q_ALIGN: tl.constexpr,
     K_ALIGN: tl.constexpr,
@@ -116,16 +117,14 @@ def key_grads_kernel(
         FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
         LINEAR: tl.constexpr = TERM2 * FP * FP
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
-        slot, segment = state_slots(
+        slot = state_slot(
             chunk,
             sequence,
             chunk_start,
             sequence_start,
             sequence_end,
             num_keys,
-            segments_per_row,
             CHUNK,
-            SEGMENT,
             PACKED,
             CAUSAL,
             True,
@@ -134,6 +133,17 @@ def key_grads_kernel(
         suffix += (slot * num_key_heads + key_head) * (FEATURES * DP)
         suffix_moments += (slot * num_key_heads + key_head) * FEATURES
         if SEGMENTED:
+            segment = segment_slot(
+                sequence,
+                chunk_start,
+                sequence_start,
+                sequence_end,
+                num_keys,
+                segments_per_row,
+                SEGMENT,
+                PACKED,
+                True,
+            )
             after += (segment * num_key_heads + key_head) * (FEATURES * DP)
             after_moments += (segment * num_key_heads + key_head) * FEATURES
         if TERM2:

@@ -12,17 +12,20 @@ import triton
 import triton.language as tl
 
 from rebased.ops.arguments import Arguments
+from rebased.ops.blocks import MAX_DIRECT_KEYS
 from rebased.ops.dtypes import rounding
 from rebased.ops.triton.forward import forward_kernel
 from rebased.ops.triton.key_grads import key_grads_kernel
 from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.layout import Layout
 from rebased.ops.triton.query_grads import query_grads_kernel
-from rebased.ops.triton.states import segment_scan_kernel, states_kernel
-from rebased.ops.triton.tuning import Tile, tuning
+from rebased.ops.triton.states import segment_scan_kernel, shift_kernel, states_kernel
+from rebased.ops.triton.tuning import Tile, for_few_queries, tuning
 
 SCAN_BLOCK = 128
 """Numbers of a state that a program sums at a time."""
+SHIFT_BLOCK = 1024
+"""Numbers of each state that a program adds to: 16 bytes a thread in bfloat16."""
 
 
 class Signature(NamedTuple):
@@ -98,13 +101,28 @@ class Plan:
         self.layout = Layout(signature.q_shape[3], padded, signature.degrees)
         self.head_dim = max(16, triton.next_power_of_2(signature.head_dim))
         self.tuning = tuning(signature.dtype, padded, self.head_dim)
+        if self._is_direct:
+            self.tuning = for_few_queries(self.tuning, signature.q_shape[1], signature.k_shape[1])
         self.operand = torch.bfloat16 if signature.dtype == torch.bfloat16 else torch.float32
         self.strides = [*signature.q_strides[:3], *signature.k_strides[:3], *signature.v_strides[:3]]
         self.width = self.layout.num_rows * (self.head_dim + 1)
         """Of a state with its moments, as one row of float32 numbers."""
         self.scan_blocks = triton.cdiv(self.width, SCAN_BLOCK)
+        self.shift_blocks = sum(triton.cdiv(self.layout.num_rows * width, SHIFT_BLOCK) for width in (self.head_dim, 1))
         self._segments: dict[int, int] = {}
         self._launchers: dict[Any, Launcher] = {}
+
+    @property
+    def _is_direct(self) -> bool:
+        """Whether so few queries are asked for that meeting all keys costs them less than a state made of the keys."""
+        queries = self.s.q_shape[1] * self.num_heads // self.num_key_heads
+        return (
+            self.s.has_positions
+            and self.s.causal
+            and not self.s.is_packed
+            and self.s.k_shape[1] <= MAX_DIRECT_KEYS
+            and queries * (self.layout.padded + self.head_dim) <= self.layout.num_rows * self.head_dim
+        )
 
     @cached_property
     def is_gathered(self) -> bool:
@@ -125,7 +143,7 @@ class Plan:
 
     @cached_property
     def is_segmented(self) -> bool:
-        """Whether states before chunks are sums over their segment alone."""
+        """Whether states after chunks are sums over their segment alone."""
         return self.s.causal and self.s.k_shape[1] > self.segment(self.s.k_shape[1])
 
     @cached_property
@@ -136,6 +154,11 @@ class Plan:
     def feature_groups(self) -> int:
         """The number of programs that share the features of degree two of one segment."""
         return self.layout.padded // self.tuning.states.num_i if 2 in self.s.degrees else 0
+
+    @cached_property
+    def key_grads_tile(self) -> Tile:
+        tile = self.tuning.segmented_key_grads if self.is_segmented else None
+        return tile or self.tuning.key_grads
 
     def segmented_length(self, *, of_queries: bool) -> int:
         """Of the rows that segments are cut from: causal ones are made of chunks, i.e. of keys."""
@@ -181,10 +204,13 @@ class Plan:
         return self._launcher(key, query_grads_kernel, constants, tile)
 
     def key_grads(self, *, has_state: bool, has_initial: bool) -> Launcher:
-        tile = self.tuning.key_grads
+        tile = self.key_grads_tile
 
         def constants() -> dict[str, Any]:
-            return self._tile_constants(tile, self.s.is_packed, has_state, has_initial)
+            return self._tile_constants(tile, self.s.is_packed, has_state, has_initial) | {
+                "SEGMENT": self.segment(self.s.k_shape[1]),
+                "SEGMENTED": has_state and self.is_segmented,
+            }
 
         return self._launcher(("key_grads", has_state, has_initial), key_grads_kernel, constants, tile)
 
@@ -248,6 +274,19 @@ class Plan:
         key = ("scan", row_length, reverse, write_total, write_before)
         return self._launcher(key, segment_scan_kernel, constants, None)
 
+    def shift(self) -> Launcher:
+        def constants() -> dict[str, Any]:
+            return {
+                "FEATURES": self.layout.num_rows,
+                "DP": self.head_dim,
+                "BLOCK": SHIFT_BLOCK,
+                "SEGMENT": self.segment(self.s.k_shape[1]),
+                "CHUNK": self.tuning.chunk,
+                "PACKED": self.s.is_packed,
+            }
+
+        return self._launcher("shift", shift_kernel, constants, None)
+
     def _launcher(self, key: Any, kernel: Any, constants: Any, tile: Tile | None) -> Launcher:
         found = self._launchers.get(key)
         if found is None:
@@ -295,8 +334,6 @@ class Plan:
             "CAUSAL": s.causal,
             "HAS_STATE": has_state,
             "HAS_INITIAL": has_initial,
-            "SEGMENT": self.segment(s.k_shape[1]),
-            "SEGMENTED": has_state and self.is_segmented,
             "HAS_MASK": s.has_mask,
             "HAS_COEFFICIENTS": s.has_coefficients,
             "NORMALIZE": s.normalize,

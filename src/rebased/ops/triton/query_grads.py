@@ -21,7 +21,7 @@ from rebased.ops.triton.tiles import (
     locate,
     place_queries,
     similarity_and_half_slope,
-    state_slots,
+    state_slot,
     store_rows,
 )
 
@@ -42,8 +42,6 @@ def query_grads_kernel(
     coefficients,
     prefix,
     prefix_moments,
-    before,
-    before_moments,
     table,
     order,
     positions,
@@ -59,7 +57,6 @@ def query_grads_kernel(
     num_queries,
     num_keys,
     tiles_per_row,
-    segments_per_row,
     num_heads,
     scale,
     Q_ALIGN: tl.constexpr,
@@ -86,8 +83,6 @@ def query_grads_kernel(
     CAUSAL: tl.constexpr,
     HAS_STATE: tl.constexpr,
     HAS_INITIAL: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    SEGMENTED: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HAS_COEFFICIENTS: tl.constexpr,
     COEFFICIENT_GRADS: tl.constexpr,
@@ -163,16 +158,14 @@ def query_grads_kernel(
         FEATURES: tl.constexpr = TERM2 * FP * FP + TERM1 * FP + TERM0
         LINEAR: tl.constexpr = TERM2 * FP * FP
         CONSTANT: tl.constexpr = LINEAR + TERM1 * FP
-        slot, segment = state_slots(
+        slot = state_slot(
             chunk,
             sequence,
             chunk_start,
             sequence_start,
             sequence_end,
             num_keys,
-            segments_per_row,
             CHUNK,
-            SEGMENT,
             PACKED,
             CAUSAL,
             False,
@@ -180,9 +173,6 @@ def query_grads_kernel(
         )
         prefix += (slot * num_key_heads + key_head) * (FEATURES * DP)
         prefix_moments += (slot * num_key_heads + key_head) * FEATURES
-        if SEGMENTED:
-            before += (segment * num_key_heads + key_head) * (FEATURES * DP)
-            before_moments += (segment * num_key_heads + key_head) * FEATURES
         if TERM2:
             half = tl.zeros((ROWS, FP), tl.float32)
             for group in tl.static_range(FP // NUM_I):
@@ -190,9 +180,6 @@ def query_grads_kernel(
                 feature = group * (NUM_I * FP) + tl.arange(0, NUM_I * FP)
                 state = tl.load(prefix + feature[:, None] * DP + d[None, :])
                 dfeatures = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
-                if SEGMENTED:
-                    state = tl.load(before + feature[:, None] * DP + d[None, :])
-                    dfeatures = tl.dot(grads, tl.trans(state), dfeatures, input_precision=PRECISION)
                 half += contract(some, dfeatures, ROWS, NUM_I, FP)
             half *= keep[:, None]
             share2 = tl.sum(half * precise, axis=1)
@@ -200,37 +187,24 @@ def query_grads_kernel(
             direct += half * (inverse * k2)[:, None]
             if NORMALIZE:
                 square = tl.load(prefix_moments + i[:, None] * FP + i[None, :])
-                if SEGMENTED:
-                    square += tl.load(before_moments + i[:, None] * FP + i[None, :])
                 half = dot_precisely(queries, square, PRECISION) * keep[:, None]
                 sum2 = tl.sum(half * precise, axis=1)
                 through += half * k2
         if TERM1:
             state = tl.load(prefix + (LINEAR + i)[:, None] * DP + d[None, :])
-            linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION)
-            if SEGMENTED:
-                state = tl.load(before + (LINEAR + i)[:, None] * DP + d[None, :])
-                linear = tl.dot(grads, tl.trans(state), linear, input_precision=PRECISION)
-            linear *= keep[:, None]
+            linear = tl.dot(grads, tl.trans(state), input_precision=PRECISION) * keep[:, None]
             share1 = tl.sum(linear * precise, axis=1)
             weighed += share1 * k1
             direct += linear * (inverse * (0.5 * k1))[:, None]
             if NORMALIZE:
-                moment = tl.load(prefix_moments + LINEAR + i)
-                if SEGMENTED:
-                    moment += tl.load(before_moments + LINEAR + i)
-                linear = moment[None, :] * keep[:, None]
+                linear = tl.load(prefix_moments + LINEAR + i)[None, :] * keep[:, None]
                 sum1 = tl.sum(linear * precise, axis=1)
                 through += linear * (0.5 * k1)
         if TERM0:
             constant = tl.load(prefix + CONSTANT * DP + d).to(tl.float32)
-            moment = tl.load(prefix_moments + CONSTANT)
-            if SEGMENTED:
-                constant += tl.load(before + CONSTANT * DP + d).to(tl.float32)
-                moment += tl.load(before_moments + CONSTANT)
             share0 = tl.sum(grads.to(tl.float32) * constant[None, :], axis=1) * keep
             weighed += share0 * k0
-            sum0 = moment * keep
+            sum0 = tl.load(prefix_moments + CONSTANT) * keep
         direct += through * estimate[:, None]
 
     if CAUSAL:

@@ -350,3 +350,59 @@ def segment_scan_kernel(
     if WRITE_TOTAL:
         last = sums + ((num_segments + sequence).to(tl.int64) * num_key_heads + head) * WIDTH + column
         tl.store(last, tl.load(last, mask=inside, other=0.0) + so_far, mask=inside)
+
+
+@triton.jit
+def shift_kernel(
+    before,
+    before_moments,
+    prefix,
+    prefix_moments,
+    table,
+    row_length,
+    segments_per_row,
+    num_key_heads,
+    FEATURES: tl.constexpr,
+    DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Add what comes before a segment to the states within it; one program: one segment, key head and BLOCK numbers."""
+    VALUES: tl.constexpr = FEATURES * DP
+    BLOCKS: tl.constexpr = (VALUES + BLOCK - 1) // BLOCK
+    ALL_BLOCKS: tl.constexpr = BLOCKS + (FEATURES + BLOCK - 1) // BLOCK
+    block = tl.program_id(0) % ALL_BLOCKS
+    head = tl.program_id(0) // ALL_BLOCKS % num_key_heads
+    segment = tl.program_id(0) // ALL_BLOCKS // num_key_heads
+    sequence, start, end, chunk, _, sequence_start, sequence_end = locate(
+        segment, table, row_length, segments_per_row, SEGMENT, CHUNK, PACKED
+    )
+    if (end <= start) | (start == sequence_start):  # nothing comes before the first one
+        return
+    from_slot = slot_of(
+        segment, sequence, start, sequence_start, sequence_end, row_length, SEGMENT, PACKED, False, False
+    )
+    from_slot = from_slot.to(tl.int64)
+    # Chunks that follow another one have neighbouring slots, also where edges have their own.
+    slot = slot_of(chunk, sequence, start, sequence_start, sequence_end, row_length, CHUNK, PACKED, False, False)
+    slot = slot.to(tl.int64)
+    num_chunks = tl.cdiv(end - start, CHUNK)
+    if block < BLOCKS:
+        column = block * BLOCK + tl.arange(0, BLOCK)
+        _add_to_each(prefix, slot, num_chunks, before, from_slot, head, num_key_heads, column, VALUES)
+    else:
+        column = (block - BLOCKS) * BLOCK + tl.arange(0, BLOCK)
+        _add_to_each(prefix_moments, slot, num_chunks, before_moments, from_slot, head, num_key_heads, column, FEATURES)
+
+
+@triton.jit
+def _add_to_each(states, slot, count, sums, from_slot, head, num_key_heads, column, WIDTH: tl.constexpr):
+    """Add one row of ``sums`` to ``count`` of ``states``."""
+    inside = column < WIDTH
+    more = tl.load(sums + (from_slot * num_key_heads + head) * WIDTH + column, mask=inside, other=0.0)
+    for place in range(count):
+        to = states + ((slot + place) * num_key_heads + head) * WIDTH + column
+        total = tl.load(to, mask=inside, other=0.0).to(tl.float32) + more
+        tl.store(to, total.to(states.dtype.element_ty), mask=inside)

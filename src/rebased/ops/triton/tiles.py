@@ -78,30 +78,43 @@ def slot_of(
 
 
 @triton.jit
-def state_slots(
+def state_slot(
     chunk,
     sequence,
     chunk_start,
     sequence_start,
     sequence_end,
     num_tokens,
-    segments_per_row,
     CHUNK: tl.constexpr,
-    SEGMENT: tl.constexpr,
     PACKED: tl.constexpr,
     CAUSAL: tl.constexpr,
     AFTER: tl.constexpr,
     OWN_EDGES: tl.constexpr,
 ):
-    """Of the sums before (after) a chunk: where those within its segment are kept, and those of other segments."""
+    """Where the sums before (after) a chunk are kept, or those of its sequence if attention is not causal."""
+    slot = sequence
     if CAUSAL:
         slot = slot_of(
             chunk, sequence, chunk_start, sequence_start, sequence_end, num_tokens, CHUNK, PACKED, AFTER, OWN_EDGES
         )
-    else:
-        slot = sequence
-    place = (chunk_start - sequence_start) // SEGMENT
-    segment = slot_of(
+    return slot.to(tl.int64)
+
+
+@triton.jit
+def segment_slot(
+    sequence,
+    start,
+    sequence_start,
+    sequence_end,
+    num_tokens,
+    segments_per_row,
+    SEGMENT: tl.constexpr,
+    PACKED: tl.constexpr,
+    AFTER: tl.constexpr,
+):
+    """Where the sums before (after) the segment are kept that has the chunk which begins at ``start``."""
+    place = (start - sequence_start) // SEGMENT
+    slot = slot_of(
         sequence * segments_per_row + place,
         sequence,
         sequence_start + place * SEGMENT,
@@ -113,7 +126,7 @@ def state_slots(
         AFTER,
         False,
     )
-    return slot.to(tl.int64), segment.to(tl.int64)
+    return slot.to(tl.int64)
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
-from rebased.bench import environment
-from rebased.bench.environment import describe_environment
+from rebased import environment
+from rebased.environment import describe_environment
 
 
 def test_record_of_this_process() -> None:

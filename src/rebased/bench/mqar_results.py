@@ -1,0 +1,109 @@
+"""A bench of training on MQAR: what is asked, and what was found, in memory and as JSON."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rebased.bench import checks
+from rebased.bench.checks import DEVICES
+from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.machine import OnMachine
+from rebased.bench.timing import Timing
+from rebased.environment import Environment
+from rebased.models.stacks import STACKS
+from rebased.training.recall import DTYPES, RecallConfig
+
+__all__ = ["MqarBenchConfig", "MqarBenchResult", "MqarMeasurement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqarBenchConfig(OnMachine):
+    """Steps of training at every length and number of replicas. Checked on construction."""
+
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    dtype: str = "float32"
+    """"float32", "float64", or "bfloat16" by autocast."""
+    stack: str = "rebased"
+    """A name of `rebased.models.STACKS`."""
+    d_model: int = 48
+    lengths: tuple[int, ...] = (256,)
+    """Tokens per sequence."""
+    num_pairs: int = 32
+    batch_size: int = 512
+    replicas: tuple[int, ...] = (1, 20)
+    """Runs trained together."""
+    micro_batches: int = 1
+    """Parts that a batch is cut into."""
+    threads: int | None = None
+    """Threads of one CPU operator; None leaves torch's setting."""
+    min_repetitions: int = 10
+    """Steps timed at least."""
+    min_seconds: float = 1.0
+    """Seconds timed at least."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, naming the field, for a value outside its domain."""
+        checks.check_choice("device", self.device, DEVICES)
+        checks.check_choice("dtype", self.dtype, DTYPES)
+        checks.check_choice("stack", self.stack, STACKS)
+        checks.check_lengths("lengths", self.lengths)
+        checks.check_lengths("replicas", self.replicas)
+        for name in ("d_model", "num_pairs", "batch_size", "micro_batches", "threads", "min_repetitions"):
+            checks.check_positive(name, getattr(self, name))
+        checks.check_duration("min_seconds", self.min_seconds)
+        for length in self.lengths:
+            self.run(length, seed=0)
+
+    def run(self, length: int, seed: int) -> RecallConfig:
+        """One of the runs that are trained; its training set is small, for the time of a step does not depend on it."""
+        return RecallConfig(
+            stack=self.stack,
+            d_model=self.d_model,
+            seq_len=length,
+            task_options={"num_pairs": self.num_pairs},
+            learning_rate=1e-3,
+            seed=seed,
+            num_train=8 * self.batch_size,
+            num_test=self.batch_size,
+            batch_size=self.batch_size,
+            dtype=self.dtype,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqarMeasurement:
+    """So many replicas at one length: either measured, or skipped with a reason."""
+
+    length: int
+    replicas: int
+    timing: Timing | None = None
+    """Of one step of all replicas; None if skipped."""
+    step_seconds: float | None = None
+    """The median per replica."""
+    peak_bytes: int | None = None
+    """Memory in use at the worst moment of a step, weights and examples included."""
+    first_seconds: float | None = None
+    """Of the first step, compilation included."""
+    skipped: str | None = None
+    """Why nothing was measured; None if something was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqarBenchResult(Result):
+    """Everything one run found, with what was asked and where it ran."""
+
+    config: MqarBenchConfig
+    environment: Environment
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    measurements: tuple[MqarMeasurement, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "MqarBenchResult":
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        parts: dict[str, Any] = {
+            "config": read_record(MqarBenchConfig, data["config"]),
+            "environment": read_record(Environment, data["environment"]),
+            "measurements": [read_timed(MqarMeasurement, entry) for entry in data["measurements"]],
+        }
+        return read_record(cls, data | parts)

@@ -1,0 +1,65 @@
+"""A sweep as a table: a row per cell, at its best learning rate."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rebased.cli.numbers import ABSENT
+from rebased.training.summary import CellSummary
+
+__all__ = ["print_cells"]
+
+_ALWAYS = ("stack", "d_model", "seq_len")
+_REASONS = {"reached": "reached the goal", "epochs": "all epochs", "diverged": "diverged"}
+_CAPTION = "accuracy: the best epoch's, mean ± sd (n - 1) over seeds; learning rate: the one with the highest mean"
+
+
+def print_cells(summaries: Sequence[CellSummary], console: Console) -> None:
+    """Print what tells the cells apart, and how they fared."""
+    cells = [_flat(summary.cell) for summary in summaries]
+    names = [*_ALWAYS, *_different(cells)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for name in ("learning rate", "accuracy", "seeds", "epochs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("ended", no_wrap=True)
+    for cell, summary in zip(cells, summaries, strict=True):
+        table.add_row(
+            *(_plain(cell[name]) if name in cell else ABSENT for name in names),
+            f"{summary.learning_rate:g} of {len(summary.learning_rates)}",
+            _accuracy(summary),
+            str(len(summary.runs)),
+            _range(summary.epochs),
+            ", ".join(f"{count} {_REASONS[reason]}" for reason, count in sorted(summary.reasons.items())),
+        )
+    console.print(table)
+    console.print(Text(_CAPTION), soft_wrap=True)
+
+
+def _flat(cell: dict[str, Any]) -> dict[str, Any]:
+    options = ("task_options", "model_options")
+    flat = {name: value for name, value in cell.items() if name not in options}
+    return flat | {name: value for option in options for name, value in cell[option].items()}
+
+
+def _different(cells: list[dict[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for cell in cells for name in cell if name not in _ALWAYS)
+    return [name for name in names if len({_plain(cell.get(name)) for cell in cells}) > 1]
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _accuracy(summary: CellSummary) -> str:
+    return f"{summary.mean:.3f}" if summary.sd is None else f"{summary.mean:.3f} ± {summary.sd:.3f}"
+
+
+def _range(values: Sequence[int]) -> str:
+    least, most = min(values), max(values)
+    return str(least) if least == most else f"{least}–{most}"

@@ -1,0 +1,42 @@
+"""A bench of training on MQAR as a table: a row per length and number of replicas."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rebased.bench.mqar_results import MqarBenchResult
+from rebased.cli.contention import warn_of_contention
+from rebased.cli.numbers import ABSENT, digits, milliseconds
+
+__all__ = ["print_mqar_result"]
+
+
+def print_mqar_result(result: MqarBenchResult, console: Console) -> None:
+    """Print the table, what was measured, and why cells are empty."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("length", "replicas", "ms per step", "ms per replica and step", "peak, GiB", "first step, s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in result.measurements:
+        table.add_row(
+            str(each.length),
+            str(each.replicas),
+            milliseconds(each.timing),
+            ABSENT if each.step_seconds is None else digits(each.step_seconds * 1e3),
+            ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**30),
+            ABSENT if each.first_seconds is None else digits(each.first_seconds),
+        )
+    console.print(table)
+    config, environment = result.config, result.environment
+    console.print(
+        Text(
+            f"{config.stack}, d_model {config.d_model}, {config.num_pairs} pairs, batch {config.batch_size} in "
+            f"{config.micro_batches} parts, {config.dtype}\n"
+            f"{environment.device_name}, torch {environment.torch}; a step: choosing examples, forward, loss, backward, "
+            "AdamW; ms: median ± interquartile range"
+        ),
+        soft_wrap=True,
+    )
+    warn_of_contention(result.other_cpus, console)
+    for each in result.measurements:
+        if each.skipped:
+            console.print(Text(f"{each.replicas} replicas skipped at {each.length}: {each.skipped}"), soft_wrap=True)

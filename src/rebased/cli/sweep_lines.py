@@ -1,0 +1,70 @@
+"""A sweep's progress as plain lines, for logs: one for each epoch of a group."""
+
+import time
+
+from rich.console import Console
+
+from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started
+
+__all__ = ["SweepLines", "count", "describe_failure", "describe_plan"]
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def describe_plan(event: Planned) -> str:
+    runs = count(event.num_runs, "run")
+    if not event.num_groups:
+        return f"{runs}, all finished: nothing to train"
+    return f"{runs}, {event.num_finished} finished; {count(event.num_groups, 'group')} to train"
+
+
+def describe_failure(event: Failed) -> str:
+    return f"{event.group} failed: {event.reason}" + ("; it is tried again" if event.retried else "")
+
+
+class SweepLines:
+    """Callable with events."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started: dict[str, tuple[float, Started]] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Planned):
+            self._say(describe_plan(event))
+        elif isinstance(event, Started):
+            self._started[event.group] = time.monotonic(), event
+            self._say(
+                f"{event.group} begins" if event.epoch == 0 else f"{event.group} goes on after epoch {event.epoch}"
+            )
+        elif isinstance(event, EpochEnded):
+            self._say(self._describe(event))
+        elif isinstance(event, Finished):
+            self._say(f"{event.group} is finished")
+        elif isinstance(event, Failed):
+            self._say(describe_failure(event))
+
+    def _describe(self, event: EpochEnded) -> str:
+        since, started = self._started[event.group]
+        seconds = (time.monotonic() - since) / (event.epoch - started.epoch) * (started.epochs - event.epoch)
+        records = event.records.values()
+        loss = min(record.loss for record in records)
+        accuracies = " ".join(f"{record.accuracy:.3f}{_mark(record.finished)}" for record in records)
+        return (
+            f"{event.group} epoch {event.epoch}/{started.epochs}, at most {_clock(seconds)} left, "
+            f"loss from {loss:.3g}, accuracy {accuracies}"
+        )
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _mark(finished: str | None) -> str:
+    return "" if finished is None else f" ({finished})"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

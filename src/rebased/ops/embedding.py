@@ -1,0 +1,121 @@
+"""Rows of a table by index, with a gradient that is fast and repeatable where one index is most of them.
+
+The gradient of `torch.nn.functional.embedding` sums the rows of an index one after another, or with atomic additions
+when compiled. In recall tasks nearly every token is the filler 0: additions to its row then wait for each other, and
+with atomics their order, and so the result, varies from run to run.
+
+Only the gradient is an operator of our own: the lookup itself is torch's, so that a compiler can fuse it with what
+follows. ``rebased::embedding_zeros`` gives zeros (without memory) that carry the gradient. It takes G tables (G, V, W)
+and indices into each (G, N): stacked replicas run as one call.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rebased.ops.opaque import define_operator
+
+__all__ = ["embedding"]
+
+FREQUENT = 0
+"""The index that may be most of them. Its gradient is summed in `NUM_PARTS` parts."""
+NUM_PARTS = 1024
+
+
+def embedding(table: Float[Tensor, "V W"], indices: Int[Tensor, "B T"]) -> Float[Tensor, "B T W"]:
+    """``table[indices]``. What indices may be is for the caller to check."""
+    zeros: Tensor = _embedding_zeros(table[None], indices.reshape(1, -1))
+    rows = torch.nn.functional.embedding(indices, table.detach())
+    return rows + zeros.view(rows.shape)
+
+
+# ---- On real tensors ----
+
+
+def _forward(tables: Tensor, indices: Tensor) -> Tensor:
+    return tables.new_zeros(()).expand(*indices.shape, tables.shape[2])
+
+
+def _backward(dout: Tensor, indices: Tensor, num_rows: int) -> Tensor:
+    G, N, W = dout.shape
+    if dout.device.type != "cuda":
+        rows = _rows(indices, num_rows)
+        return _sums(dout, rows, G * num_rows).view(G, num_rows, W)
+    # Torch's kernel for this adds in a fixed order: after a sort, and each index's rows by one thread.
+    places = torch.arange(N, device=indices.device) % NUM_PARTS
+    spread = torch.where(indices == FREQUENT, num_rows + places, indices)
+    sums = _sums(dout, _rows(spread, num_rows + NUM_PARTS), G * (num_rows + NUM_PARTS)).view(G, -1, W)
+    grads = sums[:, :num_rows].contiguous()
+    grads[:, FREQUENT] = sums[:, num_rows:].sum(dim=1)
+    return grads
+
+
+def _sums(dout: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(dout, rows, num_rows, -1, False)
+
+
+def _rows(indices: Tensor, num_rows: int) -> Tensor:
+    """Indices into all tables in a row."""
+    return indices + num_rows * torch.arange(indices.shape[0], device=indices.device)[:, None]
+
+
+# ---- On fake tensors ----
+
+
+def _backward_fake(dout: Tensor, indices: Tensor, num_rows: int) -> Tensor:
+    return dout.new_empty(dout.shape[0], num_rows, dout.shape[2])
+
+
+# ---- Under vmap ----
+
+
+def _joined(x: Tensor, dim: int | None, size: int) -> Tensor:
+    return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+
+def _forward_mapped(info: Any, in_dims: Any, tables: Tensor, indices: Tensor) -> tuple[Tensor, int]:
+    size = info.batch_size
+    if in_dims[0] is None:  # one table with more indices
+        indices = indices.movedim(in_dims[1], 1)  # (G, size, N)
+        zeros = _embedding_zeros(tables, indices.flatten(1))
+        return zeros.unflatten(1, indices.shape[1:]), 1
+    zeros = _embedding_zeros(_joined(tables, in_dims[0], size), _joined(indices, in_dims[1], size))
+    return zeros.unflatten(0, (size, -1)), 0
+
+
+def _backward_mapped(info: Any, in_dims: Any, dout: Tensor, indices: Tensor, num_rows: int) -> tuple[Tensor, int]:
+    size = info.batch_size
+    grads = _embedding_grad(_joined(dout, in_dims[0], size), _joined(indices, in_dims[1], size), num_rows)
+    return grads.unflatten(0, (size, -1)), 0
+
+
+# ---- Differentiation ----
+
+
+def _setup(ctx: Any, inputs: Any, output: Tensor) -> None:
+    tables, indices = inputs
+    ctx.save_for_backward(indices)
+    ctx.num_rows = tables.shape[1]
+
+
+def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor, None]:
+    (indices,) = ctx.saved_tensors
+    return _embedding_grad(dout, indices, ctx.num_rows), None
+
+
+_embedding_grad = define_operator(
+    "embedding_grad(Tensor dout, Tensor indices, SymInt num_rows) -> Tensor",
+    implementation=_backward,
+    fake=_backward_fake,
+    vmap=_backward_mapped,
+)
+_embedding_zeros = define_operator(
+    "embedding_zeros(Tensor tables, Tensor indices) -> Tensor",
+    implementation=_forward,
+    fake=_forward,
+    vmap=_forward_mapped,
+    setup_context=_setup,
+    backward=_differentiate,
+)

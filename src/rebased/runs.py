@@ -1,0 +1,148 @@
+"""The run directory: what a result is, on disk.
+
+``config.json`` says what was run, ``metrics.jsonl`` has a line for each epoch, ``weights.safetensors`` the weights at
+the end and ``result.json`` the outcome. The result is written last: a directory that has one is complete.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "Run",
+    "find_runs",
+    "is_finished",
+    "read_run",
+    "replacing",
+    "run_name",
+    "write_config",
+    "write_metrics",
+    "write_result",
+    "write_text",
+    "write_weights",
+]
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+RESULT = "result.json"
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended, as it lies on disk."""
+
+    folder: Path
+    config: dict[str, Any]
+    metrics: tuple[dict[str, Any], ...]
+    """An entry for each epoch. What was not finite is NaN."""
+    result: dict[str, Any]
+
+    def weights(self) -> "dict[str, Tensor]":
+        """Read from disk at each call."""
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / WEIGHTS)
+
+
+def run_name(config: dict[str, Any], prefix: str = "run") -> str:
+    """``prefix``, for people, and a hash of the config, which decides."""
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"{prefix}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / RESULT).is_file()
+
+
+def read_run(folder: Path) -> Run:
+    """A finished run. ValueError, naming the file, for what is not one."""
+    if not is_finished(folder):
+        raise ValueError(f"folder={str(folder)!r} is no finished run: it has no {RESULT}")
+    config, result = (_read_json(folder / name, (folder / name).read_text()) for name in (CONFIG, RESULT))
+    lines = (folder / METRICS).read_text().splitlines()
+    metrics = (_read_json(folder / METRICS, line) for line in lines)
+    return Run(folder, config, tuple(_with_nan(entry) for entry in metrics), result)
+
+
+def find_runs(folder: Path) -> Iterator[Run]:
+    """The finished runs in this folder and those below it, by name."""
+    for path in sorted(folder.rglob(RESULT)):
+        yield read_run(path.parent)
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Make the run's directory. ValueError if it is another run's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, text = folder / CONFIG, _pretty(config)
+    if not path.exists():
+        write_text(path, text)
+    elif path.read_text() != text:
+        raise ValueError(f"{path} is the config of another run")
+
+
+def write_metrics(folder: Path, metrics: Iterable[dict[str, Any]], *, durable: bool = True) -> None:
+    """All lines, anew. Numbers that are not finite become null, which any reader of JSON takes."""
+    lines = (json.dumps(_without_nan(entry), allow_nan=False) + "\n" for entry in metrics)
+    write_text(folder / METRICS, "".join(lines), durable=durable)
+
+
+def write_weights(folder: Path, weights: "dict[str, Tensor]") -> None:
+    from safetensors.torch import save_file
+
+    with replacing(folder / WEIGHTS) as partial:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """What makes the run a finished one; nothing of it may be written after this."""
+    write_text(folder / RESULT, _pretty(result))
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    with replacing(path, durable=durable) as partial:
+        partial.write_text(text)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A path beside ``path`` to write to, which then takes its place: readers see the old file or the new one.
+
+    A durable file survives the machine's failing, not only the process's, and takes as long as the disk does.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    yield partial
+    if durable:
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+    os.replace(partial, path)
+
+
+def _pretty(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _read_json(path: Path, text: str) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    return value
+
+
+def _without_nan(entry: dict[str, Any]) -> dict[str, Any]:
+    unwritable = [name for name, value in entry.items() if isinstance(value, float) and not math.isfinite(value)]
+    return entry | dict.fromkeys(unwritable)
+
+
+def _with_nan(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in entry.items()}

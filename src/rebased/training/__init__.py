@@ -1,0 +1,1 @@
+"""How models are trained: many recall models of one shape at once."""

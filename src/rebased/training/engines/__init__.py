@@ -1,0 +1,29 @@
+"""Who trains a sweep's groups: this process, several of this machine, or a cluster."""
+
+from rebased.training.engines.engine import Engine
+from rebased.training.engines.processes import Processes
+from rebased.training.engines.ray import Ray
+from rebased.training.engines.serial import Serial
+
+__all__ = ["ENGINES", "Engine", "Processes", "Ray", "Serial", "make_engine"]
+
+ENGINES = ("serial", "processes", "ray")
+
+
+def make_engine(name: str | None = None, *, device: str, jobs: int = 1, ray_address: str | None = None) -> Engine:
+    """Without a name: processes if there are several jobs. ValueError for what does not go together."""
+    if name is None:
+        name = "serial" if jobs == 1 else "processes"
+    if name not in ENGINES:
+        raise ValueError(f"engine={name!r} is unknown; it may be {', '.join(ENGINES)}")
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs} must be positive")
+    if ray_address is not None and name != "ray":
+        raise ValueError(f"ray_address={ray_address!r} goes with engine='ray', not with {name!r}")
+    if name == "ray":
+        return Ray(device, jobs=jobs, address=ray_address)
+    if name == "processes":
+        return Processes(device, jobs)
+    if jobs != 1:
+        raise ValueError(f"jobs={jobs} goes with engine='processes' or 'ray'; 'serial' has one")
+    return Serial(device)

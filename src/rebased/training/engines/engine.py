@@ -1,0 +1,35 @@
+"""What engines have in common."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rebased.training.events import Failed, Report
+from rebased.training.execute import GroupTask, train_group
+from rebased.training.recall import RecallConfig
+
+__all__ = ["TRIES", "Engine", "attempt"]
+
+TRIES = 2
+"""How often a group is begun whose worker dies. It goes on from its checkpoint each time."""
+
+
+class Engine(Protocol):
+    """Trains groups, somewhere."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many groups train at once, at most."""
+
+    def fitting(self, config: RecallConfig) -> tuple[int, int]:
+        """How many runs like this one may train together where they will, and in how many micro-batches."""
+
+    def run(self, tasks: Sequence[GroupTask], report: Report) -> None:
+        """Train all. One that fails is reported, and does not keep the others from training."""
+
+
+def attempt(task: GroupTask, device: str, report: Report) -> None:
+    """Train a group; what goes wrong is reported, not raised."""
+    try:
+        train_group(task, device, report)
+    except Exception as error:
+        report(Failed(task.group.name, f"{type(error).__name__}: {error}", retried=False))

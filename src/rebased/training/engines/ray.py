@@ -1,0 +1,89 @@
+"""Groups as tasks of a Ray cluster, whose machines see the sweep's folder under the same path."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rebased.training.engines.engine import TRIES, attempt
+from rebased.training.events import Failed, Report
+from rebased.training.execute import GroupTask
+from rebased.training.recall import RecallConfig
+from rebased.training.sizing import fitting
+
+if TYPE_CHECKING:
+    from ray.util.queue import Queue
+
+__all__ = ["Ray"]
+
+DEVICES = ("auto", "cpu", "cuda")
+"""Ray itself says which GPU."""
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class Ray:
+    """A task at a time on each GPU of the cluster, or on each processor if it has none.
+
+    Without an address a cluster is started on this machine, with ``jobs`` processors, and ends with this process.
+    """
+
+    def __init__(self, device: str = "auto", *, jobs: int = 1, address: str | None = None) -> None:
+        if device not in DEVICES:
+            raise ValueError(f"device={device!r} is unknown to engine='ray'; it may be {', '.join(DEVICES)}")
+        try:
+            import ray
+        except ImportError as error:
+            raise ImportError("engine='ray' needs Ray: pip install 'rebased[ray]'") from error
+        if address is not None:
+            ray.init(address=address, log_to_driver=False)
+        elif not ray.is_initialized():
+            ray.init(address="local", num_cpus=jobs, include_dashboard=False, log_to_driver=False)
+        resources = ray.cluster_resources()
+        num_gpus = int(resources.get("GPU", 0))
+        if device == "cuda" and not num_gpus:
+            raise ValueError("device='cuda' was asked for, but the cluster has no GPU; use 'cpu'")
+        self.device = ("cuda" if num_gpus else "cpu") if device == "auto" else device
+        self.num_workers = num_gpus if self.device == "cuda" else int(resources["CPU"])
+        self._remote = ray.remote(num_cpus=1, num_gpus=1 if self.device == "cuda" else 0, max_retries=0)
+
+    def fitting(self, config: RecallConfig) -> tuple[int, int]:
+        """Asked where the devices are: this machine may have none."""
+        import ray
+
+        found: tuple[int, int] = ray.get(self._remote(fitting).remote(config, self.device))
+        return found
+
+    def run(self, tasks: Sequence[GroupTask], report: Report) -> None:
+        import ray
+        from ray.util.queue import Queue
+
+        begun: Counter[str] = Counter()
+        events = Queue(actor_options={"num_cpus": 0})
+        train = self._remote(_train)
+
+        def begin(task: GroupTask) -> Any:
+            begun[task.group.name] += 1
+            return train.remote(task, self.device, events)
+
+        pending = {begin(task): task for task in tasks}
+        while pending:
+            done, _ = ray.wait(list(pending), timeout=_SECONDS_BETWEEN_LOOKS)
+            for event in events.get_nowait_batch(events.qsize()):
+                report(event)
+            for reference in done:
+                task = pending.pop(reference)
+                try:
+                    ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    again = begun[task.group.name] < TRIES
+                    if again:
+                        pending[begin(task)] = task
+                    report(Failed(task.group.name, f"its worker died: {_first_line(error)}", retried=again))
+        events.shutdown()
+
+
+def _train(task: GroupTask, device: str, events: "Queue") -> None:
+    attempt(task, device, events.put)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

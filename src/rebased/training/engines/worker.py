@@ -1,0 +1,71 @@
+"""A process that trains the groups it is given, and its handle in the process that started it."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+
+import torch
+
+from rebased.training.engines.engine import attempt
+from rebased.training.events import Event
+from rebased.training.execute import GroupTask
+
+__all__ = ["Worker", "WorkerDiedError"]
+
+
+class WorkerDiedError(RuntimeError):
+    """The process ended without being told to."""
+
+
+class Worker:
+    """The handle. Each worker has a pipe of its own: one that dies cannot spoil another's messages."""
+
+    def __init__(self, device: str, num_threads: int) -> None:
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        self.connection, other_end = context.Pipe()
+        self._process = context.Process(target=_work, args=(other_end, device, num_threads))
+        self._process.start()
+        other_end.close()  # the worker has it, so that its death is the end of the messages
+        self.task: GroupTask | None = None
+
+    def give(self, task: GroupTask) -> None:
+        self.task = task
+        with contextlib.suppress(OSError):  # if it is dead, `receive` will say so
+            self.connection.send(task)
+
+    def receive(self) -> Event | None:
+        """What it reports; None when the task is done with. WorkerDiedError if there is nobody to report."""
+        try:
+            message: Event | None = self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            raise WorkerDiedError(f"its worker died, exit code {self._process.exitcode}") from None
+        if message is None:
+            self.task = None
+        return message
+
+    def stop(self) -> None:
+        """At once: whatever it is doing, it can be gone on with."""
+        self._process.terminate()
+        self._process.join()
+        self.connection.close()
+
+
+def _work(connection: Connection, device: str, num_threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the one who started us ends us
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(num_threads)
+    while True:
+        attempt(connection.recv(), device, connection.send)
+        connection.send(None)
+
+
+def _die_with_parent() -> None:
+    """An orphan would go on to hold its group's lock."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

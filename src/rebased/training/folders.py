@@ -1,0 +1,58 @@
+"""Where a sweep keeps what: its plan, its runs, and what belongs to runs that train together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rebased.runs import is_finished, run_name
+from rebased.training.recall import RecallConfig
+
+__all__ = ["GroupFolder", "SweepFolder", "name_of"]
+
+
+def name_of(config: RecallConfig) -> str:
+    """Of the run and its directory, the same in every sweep."""
+    readable = f"{config.stack}-d{config.d_model}-L{config.seq_len}-lr{config.learning_rate:g}-s{config.seed}"
+    return run_name(config.to_dict(), readable)
+
+
+@dataclass(frozen=True)
+class GroupFolder:
+    """What is needed while a group trains, and the log of how that went."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """``plan.json``, ``runs/`` and ``groups/``."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "plan.lock"
+
+    def run(self, config: RecallConfig) -> Path:
+        return self.path / "runs" / name_of(config)
+
+    def group(self, name: str) -> GroupFolder:
+        return GroupFolder(self.path / "groups" / name)
+
+    def has_finished(self, config: RecallConfig) -> bool:
+        return is_finished(self.run(config))

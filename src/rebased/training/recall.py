@@ -1,0 +1,129 @@
+"""What determines the result of one recall run."""
+
+import copy
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from rebased.layers.checks import check_positive, check_size
+from rebased.models import LayerConfig, ModelConfig, preset
+from rebased.models.config import check_names
+from rebased.models.stacks import STACKS
+from rebased.tasks import TASKS, Examples
+
+__all__ = ["DTYPES", "RecallConfig"]
+
+DTYPES = ("float32", "bfloat16", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallConfig:
+    """One run: a model, a task, and the paper's recipe unless told otherwise."""
+
+    stack: str
+    """A name of `rebased.models.STACKS`."""
+    d_model: int
+    seq_len: int
+    learning_rate: float
+    """In the first epoch; a cosine over the epochs takes it to 0."""
+    seed: int
+    """Of the initial weights, the order of examples, and dropout."""
+    task: str = "mqar"
+    """A name of `rebased.tasks.TASKS`."""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """The task's own settings: ``{"num_pairs": 32}``."""
+    model_options: dict[str, Any] = field(default_factory=dict)
+    """Fields of `ModelConfig` that differ from the preset."""
+    vocab_size: int = 8192
+    num_train: int = 100_000
+    num_test: int = 3_000
+    train_seed: int = 42
+    test_seed: int = 52
+    endless: bool = False
+    """New examples every epoch, instead of the same ones in another order."""
+    epochs: int = 64
+    batch_size: int = 512
+    weight_decay: float = 0.1
+    stop_above: float = 0.99
+    """A run ends after the epoch in which its accuracy on the test set reaches this."""
+    dtype: str = "float32"
+    """"float32", "float64", or "bfloat16": products by autocast, weights and sums in float32."""
+
+    def __post_init__(self) -> None:
+        for name in ("task_options", "model_options"):
+            object.__setattr__(self, name, copy.deepcopy(getattr(self, name)))  # nobody else's to change
+        for name in ("seed", "train_seed", "test_seed"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be an integer")
+        for name in ("num_train", "num_test", "epochs", "batch_size"):
+            check_size(name, getattr(self, name))
+        check_positive("learning_rate", self.learning_rate)
+        object.__setattr__(self, "learning_rate", float(self.learning_rate))  # 1 and 1.0 are one run
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay={self.weight_decay} must not be negative")
+        if not 0 < self.stop_above <= 1:
+            raise ValueError(f"stop_above={self.stop_above} must be above 0 and at most 1")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
+        if self.train_seed == self.test_seed and not self.endless:
+            raise ValueError(f"train_seed and test_seed are both {self.train_seed}: the test set would be known")
+        for name, choices in (("stack", STACKS), ("task", TASKS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; there are {', '.join(choices)}")
+        self.model()
+        self.test_set(num_examples=1)
+
+    def model(self) -> ModelConfig:
+        sizes = {"d_model": self.d_model, "seq_len": self.seq_len, "vocab_size": self.vocab_size}
+        repeated = [name for name in sizes if name in self.model_options]
+        if repeated:
+            raise ValueError(f"model_options has {', '.join(repeated)}, which the run itself has")
+        options = self.model_options
+        if "layers" in options:  # from a file they are dictionaries
+            layers = [LayerConfig(**layer) if isinstance(layer, dict) else layer for layer in options["layers"]]
+            options = options | {"layers": tuple(layers)}
+        return preset(f"mqar-{self.stack}", **sizes, **options)
+
+    def train_set(self, epoch: int, device: Any = "cpu") -> Examples:
+        """What epoch 1, 2, … trains on."""
+        first = (epoch - 1) * self.num_train if self.endless else 0
+        return self._examples(self.num_train, self.train_seed, device, first_example=first)
+
+    def test_set(self, device: Any = "cpu", num_examples: int | None = None) -> Examples:
+        return self._examples(self.num_test if num_examples is None else num_examples, self.test_seed, device)
+
+    def _examples(self, count: int, seed: int, device: Any, **where: int) -> Examples:
+        try:
+            return TASKS[self.task](
+                count,
+                self.seq_len,
+                **self.task_options,
+                vocab_size=self.vocab_size,
+                seed=seed,
+                device=device,
+                **where,
+            )
+        except TypeError as error:
+            raise ValueError(f"task_options={self.task_options!r} do not fit task={self.task!r}: {error}") from error
+
+    def cell(self) -> dict[str, Any]:
+        """All but learning rate and seed: runs that are alike in this can be trained together."""
+        return {name: value for name, value in self.to_dict().items() if name not in ("learning_rate", "seed")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Of plain types, for JSON."""
+        values = asdict(self)
+        if "layers" in self.model_options:
+            values["model_options"]["layers"] = self.model().to_dict()["layers"]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
+        check_names(cls, values)
+        missing = [name for name in ("stack", "d_model", "seq_len", "learning_rate", "seed") if name not in values]
+        if missing:
+            raise ValueError(f"a run needs {', '.join(missing)}")
+        return cls(**values)
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)

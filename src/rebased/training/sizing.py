@@ -1,0 +1,53 @@
+"""How many runs fit on a device at once."""
+
+import torch
+
+from rebased.training.recall import RecallConfig
+from rebased.training.replicas import Replicas
+
+__all__ = ["fitting"]
+
+MAX_REPLICAS = 32
+"""More in one program gain nothing, and what is lost with an interrupted epoch grows."""
+GOOD_REPLICAS = 8
+"""So many share a program's overhead well; for fewer, batches are cut into parts first."""
+CPU_REPLICAS = 12
+USABLE_MEMORY = 0.75
+"""Of what is free: fragments, and what libraries take for themselves, need the rest."""
+PROBE_EXAMPLES = (4, 8)
+
+
+def fitting(config: RecallConfig, device: torch.device | str) -> tuple[int, int]:
+    """How many replicas of a run to train together, and into how many parts to cut their batches.
+
+    On a CUDA device one replica's step is tried with a few examples, not compiled, which takes the most memory; what
+    it needs grows linearly with the examples.
+    """
+    device = torch.device(device)
+    if device.type != "cuda":
+        return CPU_REPLICAS, 1
+    few, more = (_step_bytes(config, count, device) for count in PROBE_EXAMPLES)
+    per_example = (more - few) / (PROBE_EXAMPLES[1] - PROBE_EXAMPLES[0])
+    fixed = few - PROBE_EXAMPLES[0] * per_example
+    usable = USABLE_MEMORY * torch.cuda.mem_get_info(device)[0]
+    return _choose(config.batch_size, fixed, per_example, usable)
+
+
+def _choose(batch_size: int, fixed: float, per_example: float, usable: float) -> tuple[int, int]:
+    micro_batches = 1
+    while True:
+        replicas = int(usable / (fixed + per_example * -(-batch_size // micro_batches)))
+        if replicas >= GOOD_REPLICAS or micro_batches >= batch_size:
+            return max(1, min(MAX_REPLICAS, replicas)), micro_batches
+        micro_batches = min(batch_size, 2 * micro_batches)
+
+
+def _step_bytes(config: RecallConfig, num_examples: int, device: torch.device) -> int:
+    """Memory of a step on so many examples, weights included."""
+    small = config.but(batch_size=num_examples, num_train=num_examples, num_test=1)
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    replicas = Replicas([small], device=device, compile=False)
+    replicas.train_epoch()
+    return torch.cuda.max_memory_allocated(device) - before

@@ -1,0 +1,142 @@
+"""Models of one shape as one: their weights stacked, their losses computed by one program."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.func import functional_call
+
+from rebased.layers.dropout import derive_keys, use_keys
+from rebased.models import LanguageModel, ModelConfig
+from rebased.training.graph import RecordedCall
+
+__all__ = ["StackedModels"]
+
+Weights = dict[str, Tensor]
+
+
+class StackedModels:
+    """R models with weights (R, …), each initialised from a seed of its own.
+
+    Dropout depends on a model's seed and the step alone, so what a model learns does not depend on its company, up to
+    the rounding of larger products.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        seeds: Sequence[int],
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        autocast: torch.dtype | None = None,
+        compile: bool = False,
+    ) -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self._autocast = autocast
+        models = [_initialised(config, seed) for seed in seeds]
+        self._template = _initialised(config, 0).to("meta")
+        self._key_names = use_keys(self._template)
+        self.seeds = torch.tensor(list(seeds), device=device)
+
+        def stack(named: Callable[[LanguageModel], Iterator[tuple[str, Tensor]]]) -> Weights:
+            by_name = [dict(named(model)) for model in models]
+            return {name: torch.stack([x[name].detach() for x in by_name]).to(device) for name in by_name[0]}
+
+        self.weights = {
+            name: x.to(dtype).requires_grad_() for name, x in stack(lambda model: model.named_parameters()).items()
+        }
+        self.buffers = {
+            name: x.to(dtype) if x.is_floating_point() else x
+            for name, x in stack(lambda model: model.named_buffers()).items()
+        }
+        losses = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, 0, None))
+        self._losses = torch.compile(losses) if compile else losses
+        self._records = compile and self.device.type == "cuda"
+        self._recorded: RecordedCall | None = None
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def gradients(
+        self,
+        tokens: Int[Tensor, "R B T"],
+        positions: Int[Tensor, "R B P"],
+        answers: Int[Tensor, "R B P"],
+        *,
+        counts: Float[Tensor, " B"],
+        step: int,
+    ) -> tuple[Float[Tensor, " R"], list[Tensor]]:
+        """Mean cross-entropy at labelled positions, of the examples that count (1; 0 for padding), and its gradients.
+
+        They are in the order of ``weights``, and the next call may overwrite them.
+        """
+        keys = derive_keys(self.seeds, step, len(self._key_names))
+        inputs = tokens, positions, answers, counts, keys
+        if self._records and self._recorded is None:
+            self._recorded = RecordedCall(self._gradients, inputs)
+        losses, *grads = self._gradients(*inputs) if self._recorded is None else self._recorded(*inputs)
+        return losses, grads
+
+    def _gradients(
+        self, tokens: Tensor, positions: Tensor, answers: Tensor, counts: Tensor, keys: Tensor
+    ) -> list[Tensor]:
+        buffers = self.buffers | dict(zip(self._key_names, keys, strict=True))
+        self._template.train()
+        with self._casts():
+            losses = self._losses(self.weights, buffers, tokens, positions, answers, counts)
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), list(self.weights.values()))]
+
+    def _loss(
+        self, weights: Weights, buffers: Weights, tokens: Tensor, positions: Tensor, answers: Tensor, counts: Tensor
+    ) -> Tensor:
+        losses = functional_call(
+            self._template, (weights, buffers), (tokens,), {"at": positions, "labels": answers}
+        )
+        return (losses.mean(dim=1) * counts).sum() / counts.sum()
+
+    @torch.no_grad()
+    def predictions(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B P"]) -> Int[Tensor, "R B P"]:
+        """The most likely token at each position, of all models for the same examples."""
+        self._template.eval()
+
+        def predict(weights: Weights, buffers: Weights) -> Tensor:
+            keys = dict.fromkeys(self._key_names, torch.zeros((), dtype=torch.int64, device=self.device))
+            logits = functional_call(self._template, (weights, buffers | keys), (tokens,), {"at": positions})
+            return logits.argmax(dim=-1)
+
+        with self._casts():
+            return torch.vmap(predict)(self.weights, self.buffers)
+
+    def keep(self, rows: Int[Tensor, " K"]) -> None:
+        """Go on with some of the models only."""
+        self._recorded = None
+        self.seeds = self.seeds[rows]
+        self.weights = {name: x.detach()[rows].contiguous().requires_grad_() for name, x in self.weights.items()}
+        self.buffers = {name: x[rows].contiguous() for name, x in self.buffers.items()}
+
+    def weights_of(self, row: int) -> Weights:
+        """As `LanguageModel.load_state_dict` takes them."""
+        return {name: x[row].detach().clone() for name, x in self.weights.items()}
+
+    def _casts(self) -> AbstractContextManager[object]:
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self._autocast)
+
+
+def _initialised(config: ModelConfig, seed: int) -> LanguageModel:
+    """On the CPU, whose generator gives the same numbers everywhere."""
+    with _own_random_numbers(seed):
+        return LanguageModel(config)
+
+
+@contextmanager
+def _own_random_numbers(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,57 @@
+"""Sweeps: any number of runs, of which those are trained that are not finished."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rebased.runs import Run, read_run
+from rebased.training.boards import check_packages
+from rebased.training.engines import Engine
+from rebased.training.events import Event, Failed, Planned, Report
+from rebased.training.execute import GroupTask
+from rebased.training.folders import SweepFolder
+from rebased.training.plan import Group, extend_plan
+from rebased.training.recall import RecallConfig
+
+__all__ = ["SweepOutcome", "run_sweep"]
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """What there is after a sweep."""
+
+    runs: tuple[Run, ...]
+    """Those asked for that are finished, trained now or before, in the order they were asked for."""
+    failures: tuple[Failed, ...]
+    """Groups that were given up."""
+
+
+def run_sweep(
+    path: Path, configs: Sequence[RecallConfig], engine: Engine, *, report: Report, wandb_project: str | None = None
+) -> SweepOutcome:
+    """Train what is not finished. Killed at any moment and called again, it goes on.
+
+    A group of the folder's plan that has one of these runs is trained whole; the others are left alone.
+    """
+    check_packages(wandb=wandb_project is not None)
+    sweep = SweepFolder(path)
+    groups = extend_plan(sweep, configs, engine.fitting, num_workers=engine.num_workers)
+    # Paths are for other processes too, which may be elsewhere.
+    tasks = [GroupTask(path.absolute(), group, wandb_project) for group in groups if _is_left(sweep, group)]
+    report(Planned(len(tasks), len(configs), sum(map(sweep.has_finished, configs))))
+    failures = []
+
+    def collect(event: Event) -> None:
+        if isinstance(event, Failed) and not event.retried:
+            failures.append(event)
+        report(event)
+
+    if tasks:
+        engine.run(tasks, collect)
+    finished = [sweep.run(config) for config in configs if sweep.has_finished(config)]
+    return SweepOutcome(tuple(map(read_run, finished)), tuple(failures))
+
+
+def _is_left(sweep: SweepFolder, group: Group) -> bool:
+    """A group killed between its last result and its end leaves a checkpoint, to be cleared away."""
+    return sweep.group(group.name).checkpoint.exists() or not all(map(sweep.has_finished, group.configs))

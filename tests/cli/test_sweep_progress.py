@@ -1,0 +1,78 @@
+"""A sweep's progress: bars on a terminal, lines elsewhere."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from rebased.cli.sweep_bars import SweepBars, show_accuracies
+from rebased.cli.sweep_lines import SweepLines
+from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
+from rebased.training.replicas import Record
+
+
+def record(epoch: int, accuracy: float, finished: str | None = None) -> Record:
+    return Record(epoch, 0.5, accuracy, 1e-3, finished)
+
+
+STORY: list[Event] = [
+    Planned(num_groups=2, num_runs=5, num_finished=1),
+    Started("a", ("r0", "r1"), 0, 4, {}),
+    Stepped("a", 1, 1, 2),
+    EpochEnded("a", 1, {0: record(1, 0.25), 1: record(1, 0.0, "diverged")}),
+    Failed("a", "its worker died", retried=True),
+    Started("a", ("r0", "r1"), 1, 4, {1: record(1, 0.0, "diverged")}),
+    EpochEnded("a", 2, {0: record(2, 0.993, "reached")}),
+    Finished("a"),
+    Failed("b", "ValueError: wrong", retried=False),
+]
+
+
+def told(terminal: bool) -> str:
+    console = Console(file=io.StringIO(), width=160, force_terminal=terminal, no_color=True)
+    if terminal:
+        with SweepBars(console) as bars:
+            for event in STORY:
+                bars(event)
+                bars._progress.refresh()
+    else:
+        lines = SweepLines(console)
+        for event in STORY:
+            lines(event)
+    return console.file.getvalue()
+
+
+def test_lines() -> None:
+    lines = told(terminal=False).splitlines()
+    assert lines[0] == "5 runs, 1 finished; 2 groups to train"
+    assert lines[1] == "a begins"
+    assert lines[2].startswith("a epoch 1/4, at most 0:00:00 left, loss from 0.5, accuracy 0.250 0.000 (diverged)")
+    assert lines[3] == "a failed: its worker died; it is tried again"
+    assert lines[4] == "a goes on after epoch 1"
+    assert lines[5].endswith("accuracy 0.993 (reached)")
+    assert lines[6:] == ["a is finished", "b failed: ValueError: wrong"]
+
+
+def test_bars() -> None:
+    said = told(terminal=True)
+    for part in ("5 runs, 1 finished; 2 groups to train", "1/4", "▃× best 0.250", "█× best 0.993", "it is tried again"):
+        assert part in said
+    assert "2/2" in said  # groups, also the one that failed before it began
+
+
+def test_nothing_to_train() -> None:
+    console = Console(file=io.StringIO(), width=160)
+    SweepLines(console)(Planned(num_groups=0, num_runs=5, num_finished=5))
+    assert console.file.getvalue() == "5 runs, all finished: nothing to train\n"
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([None, None], "··"),
+        ([record(1, 0.0), record(1, 0.5), record(1, 1.0)], "▁▅█ best 1.000"),
+        ([record(1, 0.0, "diverged"), None], "×· best 0.000"),
+    ],
+)
+def test_a_cell_for_each_run(records: list[Record | None], expected: str) -> None:
+    assert show_accuracies(records).plain == expected

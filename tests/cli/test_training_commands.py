@@ -1,0 +1,148 @@
+"""`rebased mqar` and `rebased sweep`: what they train, print and refuse."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rebased.cli import train as train_module
+from rebased.cli.app import app
+from rebased.runs import find_runs
+from rebased.training import boards, execute
+
+TINY = {
+    "stack": "rebased",
+    "d-model": 12,
+    "seq-len": 16,
+    "num-pairs": 4,
+    "vocab-size": 32,
+    "num-train": 32,
+    "num-test": 16,
+    "batch-size": 16,
+    "epochs": 2,
+    "learning-rates": "1e-3,1e30",
+    "seeds": "1,2",
+    "device": "cpu",
+}
+MQAR = ["mqar", *(f"--{name}={value}" for name, value in TINY.items())]
+GRID = """
+[run]
+stack = ["rebased", "x2"]
+d_model = 12
+seq_len = 16
+task_options.num_pairs = [2, 4]
+vocab_size = 32
+num_train = 32
+num_test = 16
+batch_size = 16
+epochs = 1
+learning_rate = 1e-3
+seed = [1, 2]
+"""
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    """The exit status, and what was said without frames and line breaks."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
+
+
+def test_mqar_trains_a_cell_and_says_how_it_went(tmp_path: Path) -> None:
+    status, said = run(*MQAR, "--out", tmp_path / "new")
+    assert status == 0
+    assert "4 runs, 0 finished; 1 group to train" in said
+    assert re.search(r"rebased 12 16 0\.001 of 2 0\.\d{3} ± 0\.\d{3} 2 2 2 all epochs", said)
+    assert f"runs are in {tmp_path / 'new' / 'runs'}" in said
+    found = {(run.config["learning_rate"], run.config["seed"]): run for run in find_runs(tmp_path)}
+    assert found.keys() == {(1e-3, 1), (1e-3, 2), (1e30, 1), (1e30, 2)}
+    assert found[1e30, 1].result["finished"] == "diverged"
+    assert found[1e-3, 1].config["task_options"] == {"num_pairs": 4}
+
+
+def test_mqar_again_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(*MQAR, "--out", tmp_path)
+    monkeypatch.setattr(execute, "Replicas", lambda *_, **__: pytest.fail("training was begun"))
+    status, said = run(*MQAR, "--out", tmp_path)
+    assert status == 0
+    assert "4 runs, all finished: nothing to train" in said
+    table = "stack d_model"
+    assert said.partition(table)[2] == first[1].partition(table)[2]
+
+
+def test_sweep_trains_a_grid(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text(GRID)
+    status, said = run("sweep", grid, "--out", tmp_path / "out", "--device", "cpu")
+    assert status == 0
+    assert "stack d_model seq_len num_pairs learning rate accuracy seeds epochs ended" in said
+    for row in ("rebased 12 16 2", "rebased 12 16 4", "x2 12 16 2", "x2 12 16 4"):
+        assert row in said
+    assert len(list(find_runs(tmp_path))) == 8
+
+
+def test_failed_group_ends_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(execute, "Replicas", refuse)
+    status, said = run(*MQAR, "--out", tmp_path)
+    assert status == 1
+    assert "failed: RuntimeError: out of memory" in said
+    assert "1 group failed: rebased-d12-L16-4x-" in said
+
+
+def test_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "Replicas", stop)
+    status, said = run(*MQAR, "--out", tmp_path)
+    assert status == 1
+    assert "stopped; the same command goes on from here" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stack", "rebasd"], "stack='rebasd' is unknown; there are"),
+        (["--num-pairs", "5"], "num_pairs=5"),
+        (["--learning-rates", "fast"], "learning-rates: 'fast' is not a list of numbers"),
+        (["--learning-rates", ","], "no alternatives for learning_rate: the list is empty"),
+        (["--seeds", "1,1"], "comes twice"),
+        (["--dtype", "int8"], "dtype='int8' is unknown"),
+        (["--device", "cuda"], "device='cuda' was asked for, but torch sees no CUDA device"),
+        (["--jobs", "0"], "jobs=0 must be positive"),
+    ],
+    ids=lambda value: "=".join(value) if isinstance(value, list) else "",
+)
+def test_bad_values_end_before_any_work(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(train_module, "run_sweep", lambda *_, **__: pytest.fail("work was begun"))
+    status, said = run(*MQAR, *arguments)
+    assert status == 2
+    assert message in said
+
+
+def test_bad_grid_ends_before_any_work(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text("[run]\nwidth = 3")
+    status, said = run("sweep", grid, "--out", tmp_path / "out")
+    assert status == 2
+    assert "RecallConfig has no width; there are" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_absent_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "find_spec", lambda name: None if name == "wandb" else object())
+    status, said = run(*MQAR, "--out", tmp_path, "--wandb", "project")
+    assert status == 1
+    assert "pip install 'rebased[wandb]'" in said
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "grid.toml").write_text(GRID)
+    status, said = run("sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--engine", "ray")
+    assert status == 1
+    assert "pip install 'rebased[ray]'" in said

@@ -1,0 +1,182 @@
+"""Engines: each trains everything, and a worker's death is not the sweep's."""
+
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from sweep_cases import FakeReplicas, results, tiny
+
+from rebased.runs import find_runs
+from rebased.training import execute
+from rebased.training.engines import Engine, Processes, Serial, make_engine
+from rebased.training.engines import processes as processes_module
+from rebased.training.engines import serial as serial_module
+from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started
+from rebased.training.folders import SweepFolder
+from rebased.training.log import read_log
+from rebased.training.sweep import SweepOutcome, run_sweep
+
+NAN = 1e30
+"""A learning rate that no model survives."""
+RUNS = [tiny(stack=s, learning_rate=r, seed=i, epochs=3) for s in ("rebased", "x2") for i, r in enumerate((3e-3, NAN))]
+LONG = [run.but(epochs=30) for run in RUNS]
+"""Long enough to be killed on the way."""
+
+
+def sweep(folder: Path, engine: Engine, runs=RUNS, report: Callable[[Event], None] | None = None) -> SweepOutcome:
+    return run_sweep(folder, runs, engine, report=report or (lambda event: None))
+
+
+def reasons(folder: Path) -> Counter[str]:
+    return Counter(run.result["finished"] for run in find_runs(folder))
+
+
+def kill_worker(folder: Path, group: str) -> None:
+    """The process that trains this group, as its log has it."""
+    starts = [entry for entry in read_log(SweepFolder(folder).group(group).log) if entry["event"] == "start"]
+    os.kill(starts[-1]["pid"], signal.SIGKILL)
+
+
+def kill_once(folder: Path, events: list[Event]) -> Callable[[Event], None]:
+    """Kills the first worker that has saved an epoch; collects all events."""
+
+    def report(event: Event) -> None:
+        if isinstance(event, EpochEnded) and not any(isinstance(earlier, EpochEnded) for earlier in events):
+            kill_worker(folder, event.group)
+        events.append(event)
+
+    return report
+
+
+def check_killed_once(events: list[Event], folder: Path) -> None:
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert failed.retried
+    assert "its worker died" in failed.reason
+    first, second = (event for event in events if isinstance(event, Started) and event.group == failed.group)
+    assert first.epoch == 0
+    assert second.epoch >= 1  # it went on
+    assert len([event for event in events if isinstance(event, Finished)]) == 2
+    assert reasons(folder) == {"epochs": 2, "diverged": 2}
+
+
+def test_serial_trains_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose loss is no number ends with that reason, and the others go on."""
+    events: list[Event] = []
+    outcome = sweep(tmp_path, Serial("cpu"), report=events.append)
+    assert not outcome.failures
+    assert [run.config for run in outcome.runs] == [run.to_dict() for run in RUNS]
+    assert reasons(tmp_path) == {"epochs": 2, "diverged": 2}
+    assert events[0] == Planned(num_groups=2, num_runs=4, num_finished=0)
+    before = results(tmp_path)
+
+    monkeypatch.setattr(execute, "Replicas", lambda *_, **__: pytest.fail("training was begun"))
+    events = []
+    again = sweep(tmp_path, Serial("cpu"), report=events.append)
+    assert again == outcome
+    assert events == [Planned(num_groups=0, num_runs=4, num_finished=4)]
+    assert results(tmp_path) == before
+
+
+def test_group_that_fails_does_not_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fragile(FakeReplicas):
+        def __init__(self, configs, **options) -> None:
+            if configs[0].stack == "rebased":
+                raise RuntimeError("out of memory")
+            super().__init__(configs, **options)
+
+    monkeypatch.setattr(execute, "Replicas", Fragile)
+    outcome = sweep(tmp_path, Serial("cpu"))
+    (failure,) = outcome.failures
+    assert failure.reason == "RuntimeError: out of memory"
+    assert failure.group.startswith("rebased-")
+    assert [run.config["stack"] for run in outcome.runs] == ["x2", "x2"]
+
+
+def test_leftover_checkpoint_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "Replicas", FakeReplicas)
+    sweep(tmp_path, Serial("cpu"))
+    leftover = next(iter(SweepFolder(tmp_path).path.glob("groups/*"))) / "checkpoint.safetensors"
+    leftover.write_bytes(b"")
+    monkeypatch.setattr(execute, "Replicas", lambda *_, **__: pytest.fail("training was begun"))
+    sweep(tmp_path, Serial("cpu"))
+    assert not leftover.exists()
+
+
+def test_processes_train_everything_and_survive_a_death(tmp_path: Path) -> None:
+    events: list[Event] = []
+    outcome = sweep(tmp_path, Processes("cpu", jobs=2), LONG, kill_once(tmp_path, events))
+    assert not outcome.failures
+    check_killed_once(events, tmp_path)
+    workers = {entry["pid"] for log in tmp_path.glob("groups/*/log.jsonl") for entry in read_log(log) if "pid" in entry}
+    assert os.getpid() not in workers
+    assert len(workers) >= 3  # two, and another in place of the one that died
+
+
+def test_group_whose_workers_keep_dying_is_given_up(tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    def report(event: Event) -> None:
+        if isinstance(event, Started) and event.group.startswith("rebased-"):
+            kill_worker(tmp_path, event.group)
+        events.append(event)
+
+    outcome = sweep(tmp_path, Processes("cpu", jobs=2), LONG, report)
+    assert [event.retried for event in events if isinstance(event, Failed)] == [True, False]
+    (failure,) = outcome.failures
+    assert failure.reason == "its worker died, exit code -9"
+    assert [run.config["stack"] for run in outcome.runs] == ["x2", "x2"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")  # of Ray's own
+def test_ray_trains_everything_and_survives_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster of this machine, with two workers."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "only for this test")  # otherwise Ray leaves one in the home directory
+    try:
+        engine = make_engine("ray", device="cpu", jobs=2)
+        assert engine.num_workers == 2
+        events: list[Event] = []
+        outcome = sweep(tmp_path, engine, LONG, kill_once(tmp_path, events))
+    finally:
+        ray.shutdown()
+    assert not outcome.failures
+    check_killed_once(events, tmp_path)
+
+
+def test_workers_share_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (processes_module, serial_module):
+        monkeypatch.setattr(module, "fitting", lambda config, device: (20, 2))
+        monkeypatch.setattr(module, "current", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Serial("cuda").fitting(RUNS[0]) == (20, 2)
+    assert Processes("cuda", jobs=2).fitting(RUNS[0]) == (20, 2)
+    assert Processes("cuda", jobs=3).fitting(RUNS[0]) == (10, 2)
+    assert Processes("cuda:1", jobs=2).fitting(RUNS[0]) == (10, 2)
+    assert Processes("cpu", jobs=50).fitting(RUNS[0]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("threads", {}, "engine='threads' is unknown; it may be serial, processes, ray"),
+        ("serial", {"jobs": 2}, "jobs=2 goes with engine='processes' or 'ray'"),
+        (None, {"jobs": 0}, "jobs=0 must be positive"),
+        (None, {"device": "tpu"}, "device='tpu' is unknown"),
+        ("ray", {"device": "cuda:1"}, "device='cuda:1' is unknown to engine='ray'"),
+        ("serial", {"ray_address": "auto"}, "ray_address='auto' goes with engine='ray'"),
+    ],
+)
+def test_what_does_not_go_together(name: str | None, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_engine(name, **{"device": "cpu"} | options)
+
+
+def test_several_jobs_mean_processes() -> None:
+    assert isinstance(make_engine(device="cpu"), Serial)
+    assert isinstance(make_engine(device="cpu", jobs=2), Processes)

@@ -166,6 +166,7 @@ def test_public_names() -> None:
         "initial_wkv_state",
         "kernel_attention",
         "kernel_attention_step",
+        "linear_cross_entropy",
         "norm_affine",
         "selective_scan",
         "selective_scan_step",

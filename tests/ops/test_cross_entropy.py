@@ -1,4 +1,4 @@
-"""linear_cross_entropy against torch's cross entropy of float64 logits: in torch, and in Triton's interpreter or on a GPU."""
+"""linear_cross_entropy against torch's of float64 logits: in plain torch, and in Triton's interpreter or on a GPU."""
 
 import logging
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class Problem:
     def exact(self) -> "Problem":
         return Problem(self.x.double(), self.weight.double(), self.labels, self.dlosses.double())
 
-    def allowed(self, slack: float = 1.0) -> dict[str, float]:
+    def allowed(self) -> dict[str, float]:
         """Rounding of sums, by the terms that they have; of logits, by theirs; of factors and results in the dtype."""
         p = self.exact()
         factors = RELATIVE_RMS[self.x.dtype]
@@ -114,9 +114,7 @@ def make_problem(
         labels.fill_(label)
     dlosses = torch.randn(num_rows, generator=generator, dtype=torch.float64)
     losses_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    return Problem(
-        x.to(device, dtype), weight.to(device, dtype), labels.to(device), dlosses.to(device, losses_dtype)
-    )
+    return Problem(x.to(device, dtype), weight.to(device, dtype), labels.to(device), dlosses.to(device, losses_dtype))
 
 
 @st.composite
@@ -144,7 +142,7 @@ def test_torch_equals_cross_entropy(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_triton_equals_cross_entropy(data: st.DataObject) -> None:
     problem = data.draw(problems(DTYPES["triton"]))
     problem.assert_close(problem.run(linear_cross_entropy, backend="triton"))
@@ -171,9 +169,8 @@ def test_tiles_of_their_real_size(width: int, dtype: torch.dtype, monkeypatch: p
 @BACKENDS
 def test_by_hand(backend: str) -> None:
     """Logits 0 and log 3 have probabilities 1/4 and 3/4."""
-    x, weight = torch.ones(2, 1), torch.tensor([0.0, 3.0]).log1p().sub(torch.tensor([0.0, 0.28768207])).reshape(2, 1)
-    weight = torch.tensor([[0.0], [1.0986123]])
-    problem = Problem(x.to(DEVICE), weight.to(DEVICE), torch.tensor([0, 1], device=DEVICE), torch.ones(2, device=DEVICE))
+    x, weight = torch.ones(2, 1, device=DEVICE), torch.tensor([[0.0], [1.0986123]], device=DEVICE)
+    problem = Problem(x, weight, torch.tensor([0, 1], device=DEVICE), torch.ones(2, device=DEVICE))
     found = problem.run(linear_cross_entropy, backend=backend)
     assert found["losses"].tolist() == pytest.approx([1.3862944, 0.2876821])  # log 4, log 4/3
     assert found["dx"].flatten().tolist() == pytest.approx([0.75 * 1.0986123, -0.25 * 1.0986123])
@@ -194,7 +191,7 @@ def test_every_label(backend: str, num_words: int) -> None:
 def test_extreme_logits(backend: str, dtype: torch.dtype, num_words: int) -> None:
     """Of ±10⁴, which are exact: no sum overflows or is empty, and what is certain has no gradient.
 
-    Row by row the logits are: high at word 0, low there, all high, all low; each with a label of that word and of another.
+    Row by row logits are high at word 0, low there, all high, all low: with that word as label, then with the last.
     """
     x = torch.zeros(8, 2)
     x[:, 0] = torch.tensor([100.0, -100.0, 0.0, 0.0, 100.0, -100.0, 0.0, 0.0])
@@ -216,7 +213,7 @@ def test_extreme_logits(backend: str, dtype: torch.dtype, num_words: int) -> Non
 @BACKENDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_confident_rows_keep_their_gradient(backend: str, dtype: torch.dtype) -> None:
-    """p - 1 is small where p is nearly 1; to round p first would leave nothing of it."""
+    """1 - p is small where p is nearly 1; to round p first would leave nothing of it."""
     x = torch.tensor([[9.0]], dtype=dtype, device=DEVICE)
     weight = torch.tensor([[1.0], [0.0]], dtype=dtype, device=DEVICE)
     problem = Problem(x, weight, torch.tensor([0], device=DEVICE), torch.ones(1, device=DEVICE))
@@ -227,11 +224,26 @@ def test_confident_rows_keep_their_gradient(backend: str, dtype: torch.dtype) ->
 
 @BACKENDS
 def test_gradients_of_a_mean_in_float16(backend: str) -> None:
-    """p / (number of rows) is below what float16 can tell from zero, their sums are not."""
+    """Of p / (number of rows): that is below what float16 can tell from zero, a sum is not."""
     problem = make_problem(64, 40, 6, torch.float16)
-    problem = Problem(problem.x * 1000, problem.weight / 1000, problem.labels, torch.full_like(problem.dlosses, 2.0**-20))
+    problem = Problem(
+        problem.x * 1000, problem.weight / 1000, problem.labels, torch.full_like(problem.dlosses, 2.0**-20)
+    )
     actual, expected = problem.run(linear_cross_entropy, backend=backend), problem.exact().run(oracle)
     assert relative_rms(actual["dweight"], expected["dweight"]) < 2e-3
+
+
+@BACKENDS
+def test_gradients_of_improbable_words_in_float16(backend: str) -> None:
+    """All but one have p = exp(-16): two units of what float16 has between zero and its proper numbers."""
+    x = torch.tensor([1.0, 1000.0, 0.0], dtype=torch.float16).expand(64, 3)
+    weight = torch.tensor([0.0, 0.0, 1000.0], dtype=torch.float16).repeat(40, 1)
+    weight[0] = torch.tensor([16.0, 0.0, 0.0])
+    labels = torch.zeros(64, dtype=torch.int64)
+    problem = Problem(*(y.to(DEVICE) for y in (x, weight, labels, torch.full((64,), 64.0))))
+    actual, expected = problem.run(linear_cross_entropy, backend=backend), problem.exact().run(oracle)
+    assert relative_rms(actual["dweight"][1:, 1], expected["dweight"][1:, 1]) < 2e-3
+    assert relative_rms(actual["dx"][:, 2], expected["dx"][:, 2]) < 2e-3
 
 
 @BACKENDS
@@ -278,7 +290,7 @@ def test_no_logits_are_saved(backend: str) -> None:
 
 @pytest.mark.parametrize("enough", [1, 2, 100])
 def test_parts_of_the_rows(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tiles of words and three of rows: the latter together, in two parts of which one is smaller, or one by one."""
+    """Two tiles of words and three of rows: the latter together, in parts of two and one, or one by one."""
     monkeypatch.setattr(triton_cross_entropy, "ENOUGH_PROGRAMS", 2 * enough)
     problem = make_problem(40, 50, 6, torch.float32)
     first, second = (problem.run(linear_cross_entropy, backend="triton") for _ in range(2))
@@ -313,7 +325,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
-    """x (20, 6), weight (35, 6) and labels (20), with a new axis of different entries at each given place, or none."""
+    """Of shapes (20, 6), (35, 6) and (20,), with a new axis of different entries at each given place, or none."""
     dtype = torch.float64 if backend == "torch" else torch.float32
     replicas = [make_problem(20, 35, 6, dtype, seed=seed) for seed in range(size)]
     inputs = [torch.stack([getattr(replica, name) for replica in replicas]) for name in ("x", "weight", "labels")]
@@ -332,17 +344,29 @@ def with_grads(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor
     return losses.detach(), *torch.autograd.grad(losses.sin().sum(), (x, weight))
 
 
-DIMS = [(0, 0, 0), (0, None, 0), (0, 0, None), (None, 0, 0), (None, 0, None), (None, None, 0), (0, None, None), (1, 2, 1)]
+DIMS = [
+    (0, 0, 0),
+    (0, None, 0),
+    (0, 0, None),
+    (None, 0, 0),
+    (None, 0, None),
+    (None, None, 0),
+    (0, None, None),
+    (1, 2, 1),
+]
 
 
-@BACKENDS
-@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize(
+    ("backend", "dims"),
+    [("torch", dims) for dims in DIMS] + [("triton", dims) for dims in (*DIMS[:2], DIMS[4])],
+    ids=str,
+)
 def test_vmap_equals_a_loop(backend: str, dims: tuple[int | None, ...]) -> None:
     """Stacked replicas, of which x, weight and labels are mapped, or some of them; vmap, vmap(grad) and grad(vmap)."""
-    inputs = stacked_inputs(backend, dims)
+    inputs = stacked_inputs(backend, dims, size=2)
     run = partial(linear_cross_entropy, backend=backend)
     assert_same(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
-    for argnums in ((0, 1), (0,), (1,)):
+    for argnums in ((0, 1), (0,), (1,)) if backend == "torch" else ((0, 1),):
         gradient = grad(partial(loss, backend=backend), argnums=argnums)
         assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
     total = with_grads(lambda *inputs: vmap(run, dims)(*inputs), *inputs)
@@ -538,21 +562,10 @@ def test_auto_tells_its_choice(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def unfused(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """As under autocast: a product in the inputs' dtype, all else in float32."""
+    """Of all replicas. As under autocast: a product in the inputs' dtype, all else in float32 or more."""
     logits = x @ weight.mT
-    return oracle_of_logits(logits if logits.dtype == torch.float64 else logits.float(), labels)
-
-
-def oracle_of_logits(logits: Tensor, labels: Tensor) -> Tensor:
-    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-
-
-def replica_results(function: Callable[..., Tensor], inputs: list[Tensor], dlosses: Tensor) -> list[Tensor]:
-    """Losses and per-replica gradients, of all replicas by vmap or one by one."""
-    x, weight, labels = inputs
-    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
-    losses = function(x, weight, labels)
-    return [losses.detach(), *torch.autograd.grad(losses, (x, weight), dlosses)]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels)
 
 
 @pytest.mark.gpu
@@ -575,33 +588,22 @@ def test_large_on_a_gpu(
 ) -> None:
     """Three replicas by vmap and by "auto": at most twice the error of the same without fusion, equal in every run.
 
-    For float32, whose products are made of three in TF32: or 1e-6. An emulation of this on a CPU was off by up to
-    5e-7 at the first of these sizes, twice as much as torch.
+    In float32, whose products are made of three in TF32: or 1e-6. An emulation of that on a CPU was off by up to 5e-7
+    for 256 rows of the first case, where torch was off by half as much.
     """
     monkeypatch.undo()
     replicas = [make_problem(num_rows, num_words, width, dtype, scale=3.0, seed=seed) for seed in range(3)]
-    x, weight, labels, dlosses = (
-        torch.stack([getattr(replica, name) for replica in replicas]).cuda()
-        for name in ("x", "weight", "labels", "dlosses")
-    )
-    inputs = [x, weight, labels]
-    actual = replica_results(vmap(linear_cross_entropy), inputs, dlosses)
-    expected = [[], [], []]
-    baseline = [[], [], []]
-    for i in range(3):
-        one = [y[i] for y in inputs]
-        for kept, found in zip(baseline, replica_results(unfused, one, dlosses[i]), strict=True):
-            kept.append(found)
-        exact = [one[0].double(), one[1].double(), one[2]]
-        for kept, found in zip(expected, replica_results(unfused, exact, dlosses[i].double()), strict=True):
-            kept.append(found)
+    names = ("x", "weight", "labels", "dlosses")
+    problem = Problem(*(torch.stack([getattr(replica, name) for replica in replicas]).cuda() for name in names))
+    actual = problem.run(vmap(linear_cross_entropy))
+    baseline, expected = problem.run(unfused), problem.exact().run(unfused)
     floor = 1e-6 if dtype == torch.float32 else 0.0
-    for name, have, want, base in zip(("losses", "dx", "dweight"), actual, expected, baseline, strict=True):
-        error, usual = (relative_rms(y, torch.stack(want)) for y in (have, torch.stack(base)))
+    for name, want in expected.items():
+        error, usual = relative_rms(actual[name], want), relative_rms(baseline[name], want)
         assert error <= max(2 * usual, floor), f"{name}: off by {error:.2e}, without fusion {usual:.2e}"
     for _ in range(3):
-        again = replica_results(vmap(linear_cross_entropy), inputs, dlosses)
-        assert all(torch.equal(have, first) for have, first in zip(again, actual, strict=True))
+        again = problem.run(vmap(linear_cross_entropy))
+        assert all(torch.equal(again[name], actual[name]) for name in actual)
 
 
 @pytest.mark.gpu
@@ -612,8 +614,7 @@ def test_certain_rows_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         x = torch.randn(512, 48, generator=torch.Generator().manual_seed(0)).cuda().to(dtype)
         labels = torch.arange(512, device="cuda")
         losses = linear_cross_entropy(x * 30, x, labels, backend="triton")
-        assert losses.median() == 0
-        assert losses.min() >= 0
+        assert losses.abs().max() == 0
 
 
 @pytest.mark.gpu

@@ -57,8 +57,7 @@ def _measure(length: int, num_replicas: int, config: MqarBenchConfig) -> MqarMea
             torch.cuda.synchronize(device)
         first_seconds = time.perf_counter() - start
         timing = time_call(step, device=device, min_repetitions=config.min_repetitions, min_seconds=config.min_seconds)
-        held = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        peak = held + peak_memory(step, device=device)
+        peak = _peak_memory(step, device)
     except Exception as error:
         return MqarMeasurement(length=length, replicas=num_replicas, skipped=failure(error))
     return MqarMeasurement(
@@ -83,9 +82,17 @@ def _steps(replicas: Replicas) -> Iterator[Tensor]:
             yield replicas.train_step(examples, rows, learning_rates)
 
 
+def _peak_memory(step: Callable[[], object], device: torch.device) -> int:
+    """On a CUDA device since `_forget`: steps that are recorded take their memory once and for all."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return peak_memory(step, device=device)
+
+
 def _forget(device: torch.device) -> None:
     """What the last cell left: memory, and programs compiled for its sizes."""
     gc.collect()
     torch.compiler.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)

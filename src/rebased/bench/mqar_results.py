@@ -81,7 +81,7 @@ class MqarMeasurement:
     step_seconds: float | None = None
     """The median per replica."""
     peak_bytes: int | None = None
-    """Memory in use at the worst moment of a step, weights and examples included."""
+    """Memory in use at the worst moment: on a GPU with weights and examples, on a CPU that of a step beyond these."""
     first_seconds: float | None = None
     """Of the first step, compilation included."""
     skipped: str | None = None

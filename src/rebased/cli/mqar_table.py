@@ -31,8 +31,8 @@ def print_mqar_result(result: MqarBenchResult, console: Console) -> None:
         Text(
             f"{config.stack}, d_model {config.d_model}, {config.num_pairs} pairs, batch {config.batch_size} in "
             f"{config.micro_batches} parts, {config.dtype}\n"
-            f"{environment.device_name}, torch {environment.torch}; a step: choosing examples, forward, loss, backward, "
-            "AdamW; ms: median ± interquartile range"
+            f"{environment.device_name}, torch {environment.torch}; a step: choosing examples, forward, loss, "
+            "backward, AdamW; ms: median ± interquartile range"
         ),
         soft_wrap=True,
     )

@@ -1,7 +1,7 @@
 """Cross entropy of a linear head, without the logits: a vocabulary of thousands makes them far larger than all else.
 
-``rebased::linear_cross_entropy`` has groups, each with a table of its own: x (G, N, W), weight (G, V, W), labels (G, N).
-Stacked replicas run as groups of one call.
+``rebased::linear_cross_entropy`` has groups, each with a table of its own: x (G, N, W), weight (G, V, W), labels
+(G, N). Stacked replicas run as groups of one call.
 """
 
 from typing import Any
@@ -37,8 +37,8 @@ def linear_cross_entropy(
 
     Labels are int64 in 0 .. V - 1, which is for the caller to check. As in a matrix product, autocast casts x and
     weight, and outside it they have one dtype. Logits are float32 whatever the inputs; the backward pass computes them
-    again. There the Triton kernels round probabilities (p - 1 at the label) to the inputs' dtype, as factors of a product.
-    Results do not vary from run to run.
+    again, and what it multiplies with, p or at the label p - 1, the Triton kernels round to the inputs' dtype. Results
+    do not vary from run to run.
 
     Backends: "torch" works everywhere, with `PIECE_NUMBERS` logits at a time; "triton" has only tiles of them, for a
     GPU, W up to `MAX_TRITON_WIDTH` (`MAX_TRITON_FLOAT32_WIDTH` in float32) and not in float64; "auto" takes the latter
@@ -184,7 +184,7 @@ def _forward_vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, labels: Te
 
 
 def _rows_of_all(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """(G, calls, N, ...)"""
+    """All calls' rows side by side, (G, calls, N, ...)."""
     return x.unsqueeze(1).expand(-1, size, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
 
 
@@ -194,8 +194,8 @@ def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     joined = replicas.join(tensors, in_dims, groups=(0,) * 6)
     grads = _linear_cross_entropy_backward(*joined, x_grad, weight_grad, backend)
     wanted = x_grad, weight_grad
-    results = [replicas.split([dy], [0])[0][0] if is_wanted else dy for dy, is_wanted in zip(grads, wanted, strict=True)]
-    return tuple(results), tuple(0 if is_wanted else None for is_wanted in wanted)
+    results = [replicas.split([dy], [0])[0][0] if there else dy for dy, there in zip(grads, wanted, strict=True)]
+    return tuple(results), tuple(0 if there else None for there in wanted)
 
 
 # ---- Autograd ----

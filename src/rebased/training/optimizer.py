@@ -21,13 +21,14 @@ class AdamW:
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         self.weight_decay = weight_decay
         self.num_steps = 0
+        # From numbers on the device: copying one there would have the device wait for Python at every step.
+        self._betas = torch.tensor(BETAS, dtype=torch.float64, device=self.parameters[0].device)
         self._update = torch.compile(_update) if compile else _update
 
     def step(self, grads: Iterable[Tensor], learning_rates: Float[Tensor, " R"]) -> None:
         self.num_steps += 1
         # Numbers that change from step to step are given as tensors: a compiled update is compiled once.
-        corrections = [1 - beta**self.num_steps for beta in BETAS]
-        first, second = (torch.tensor(c, dtype=torch.float64).to(learning_rates) for c in corrections)
+        first, second = (1 - self._betas**self.num_steps).to(learning_rates.dtype)
         with torch.no_grad():
             self._update(
                 self.parameters,

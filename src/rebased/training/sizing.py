@@ -14,7 +14,7 @@ GOOD_REPLICAS = 8
 CPU_REPLICAS = 12
 USABLE_MEMORY = 0.75
 """Of what is free: fragments, and what libraries take for themselves, need the rest."""
-PROBE_EXAMPLES = (4, 8)
+PROBE_EXAMPLES = (8, 32)
 
 
 def fitting(config: RecallConfig, device: torch.device | str) -> tuple[int, int]:
@@ -26,6 +26,7 @@ def fitting(config: RecallConfig, device: torch.device | str) -> tuple[int, int]
     device = torch.device(device)
     if device.type != "cuda":
         return CPU_REPLICAS, 1
+    _step_bytes(config, PROBE_EXAMPLES[0], device)  # libraries take what they keep for themselves the first time
     few, more = (_step_bytes(config, count, device) for count in PROBE_EXAMPLES)
     per_example = (more - few) / (PROBE_EXAMPLES[1] - PROBE_EXAMPLES[0])
     fixed = few - PROBE_EXAMPLES[0] * per_example
@@ -34,12 +35,18 @@ def fitting(config: RecallConfig, device: torch.device | str) -> tuple[int, int]
 
 
 def _choose(batch_size: int, fixed: float, per_example: float, usable: float) -> tuple[int, int]:
+    """Batches are cut in half as long as that lets more replicas in."""
+
+    def replicas(micro_batches: int) -> int:
+        return int(usable / (fixed + per_example * -(-batch_size // micro_batches)))
+
     micro_batches = 1
-    while True:
-        replicas = int(usable / (fixed + per_example * -(-batch_size // micro_batches)))
-        if replicas >= GOOD_REPLICAS or micro_batches >= batch_size:
-            return max(1, min(MAX_REPLICAS, replicas)), micro_batches
-        micro_batches = min(batch_size, 2 * micro_batches)
+    while replicas(micro_batches) < GOOD_REPLICAS and micro_batches < batch_size:
+        more = min(batch_size, 2 * micro_batches)
+        if 0 < replicas(micro_batches) == replicas(more):
+            break
+        micro_batches = more
+    return max(1, min(MAX_REPLICAS, replicas(micro_batches))), micro_batches
 
 
 def _step_bytes(config: RecallConfig, num_examples: int, device: torch.device) -> int:

@@ -94,9 +94,7 @@ class StackedModels:
     def _loss(
         self, weights: Weights, buffers: Weights, tokens: Tensor, positions: Tensor, answers: Tensor, counts: Tensor
     ) -> Tensor:
-        losses = functional_call(
-            self._template, (weights, buffers), (tokens,), {"at": positions, "labels": answers}
-        )
+        losses = functional_call(self._template, (weights, buffers), (tokens,), {"at": positions, "labels": answers})
         return (losses.mean(dim=1) * counts).sum() / counts.sum()
 
     @torch.no_grad()

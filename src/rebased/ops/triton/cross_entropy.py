@@ -14,7 +14,7 @@ from rebased.ops.triton.cross_entropy_kernels import (
     cross_entropy_forward_kernel,
 )
 from rebased.ops.triton.launch import Launcher
-from rebased.ops.triton.plan import _allows_tf32
+from rebased.ops.triton.precision import allows_tf32
 
 ENOUGH_PROGRAMS = 264
 """Two for each multiprocessor of an H100 or H200. With fewer tiles of the table, dweight is summed in parts."""
@@ -37,10 +37,11 @@ class Tile:
 
 
 def tile_of(kernel: str, dtype: torch.dtype, padded: int) -> Tile:
-    """Compiled for compute capability 9.0 none has spills, but float32 rows of more than 64 and dweight of odd ones.
+    """By what Triton 3.6 compiles for compute capability 9.0.
 
-    Up to 64 numbers in half precision take at most 128 registers a thread, so that a multiprocessor has two programs:
-    one multiplies while the other has exponentials to do.
+    Rows of 33 to 64 numbers in half precision take at most 128 registers a thread, so that a multiprocessor has two
+    programs: one multiplies while the other has exponentials to do. Only float32 rows of more than 64 have more than a
+    few spills. Shared memory is up to 193 KiB, 99 KiB for rows up to 128 in half precision.
     """
     if dtype == torch.float32:
         return Tile(num_stages=1 if padded > 64 and kernel == "dx" else 2)
@@ -76,25 +77,26 @@ def backward(
     weight_grad: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x and weight, without elements where not asked for."""
-    rows = [y.contiguous() for y in (dlosses, labels, peaks, log_sums)]
-    dx = _dx(*rows, x, weight) if x_grad else x.new_empty(0)
-    return dx, _dweight(*rows, x, weight) if weight_grad else weight.new_empty(0)
+    of_rows = [y.contiguous() for y in (labels, peaks, log_sums)]
+    dlosses = dlosses.contiguous()
+    dx = _dx(dlosses, x, weight, of_rows) if x_grad else x.new_empty(0)
+    return dx, _dweight(dlosses, x, weight, of_rows) if weight_grad else weight.new_empty(0)
 
 
-def _dx(dlosses: Tensor, labels: Tensor, peaks: Tensor, log_sums: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+def _dx(dlosses: Tensor, x: Tensor, weight: Tensor, of_rows: list[Tensor]) -> Tensor:
     G, N, _ = x.shape
     call = _Call("dx", x, weight)
     tiles = triton.cdiv(N, call.tile.rows)
     dx = x.new_empty(x.shape)
     call.run(
         G * tiles,
-        [dlosses, call.x, call.weight, labels, peaks, log_sums, dx],
+        [dlosses, call.x, call.weight, *of_rows, dx],
         [*call.strides, N, weight.shape[1], tiles],
     )
     return dx
 
 
-def _dweight(dlosses: Tensor, labels: Tensor, peaks: Tensor, log_sums: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+def _dweight(dlosses: Tensor, x: Tensor, weight: Tensor, of_rows: list[Tensor]) -> Tensor:
     (G, N, _), V = x.shape, weight.shape[1]
     call = _Call("dweight", x, weight)
     tiles = triton.cdiv(V, call.tile.words)
@@ -109,7 +111,7 @@ def _dweight(dlosses: Tensor, labels: Tensor, peaks: Tensor, log_sums: Tensor, x
     sums = weight.new_empty(parts, *weight.shape, dtype=weight.dtype if is_final else torch.float32)
     call.run(
         G * tiles * parts,
-        [dlosses, call.x, call.weight, labels, peaks, log_sums, sums],
+        [dlosses, call.x, call.weight, *of_rows, sums],
         [*call.strides, G, N, V, tiles, parts, tiles_per_part * call.tile.rows],
     )
     if is_final:
@@ -119,7 +121,7 @@ def _dweight(dlosses: Tensor, labels: Tensor, peaks: Tensor, log_sums: Tensor, x
 
 
 class _Call:
-    """A kernel for these inputs, and the inputs as it takes them: matrices without gaps, any distance between groups."""
+    """A kernel, and its inputs as it takes them: matrices without gaps, with any distance between groups."""
 
     def __init__(self, kernel: str, x: Tensor, weight: Tensor) -> None:
         width = x.shape[2]
@@ -135,7 +137,7 @@ class _Call:
             self.tile,
             x.shape[1] % self.tile.rows == 0,
             weight.shape[1] % self.tile.words == 0,
-            x.dtype == torch.float32 and _allows_tf32(),
+            x.dtype == torch.float32 and allows_tf32(),
         )
 
     def run(self, num_programs: int, tensors: list[Tensor], numbers: list[int]) -> None:

@@ -1,8 +1,8 @@
 """The kernels of a head's cross entropy: tiles of logits are made, used, and made again in the backward pass.
 
-In each group x (N, W) are ``num_rows`` rows and ``weight`` (V, W) is a table of ``num_words``; W is padded to WP. A row's
-sum of exponentials is kept as its greatest logit (``peaks``) and the logarithm of what is left (``log_sums``): in one
-number, the rounding of logits of thousands would be seen in every probability.
+In each group x (N, W) has ``num_rows`` rows and ``weight`` (V, W) is a table of ``num_words``; W is padded to WP. Of a
+row's sum of exponentials the greatest logit (``peaks``) and the logarithm of what is left (``log_sums``) are kept: in
+one number, logits of thousands would leave few digits to the probabilities.
 
 SHIFT: probabilities are scaled by 2^SHIFT before they are rounded to an operand of a product. In float16 most would be
 zero or nearly so without it.
@@ -26,7 +26,7 @@ def load_tile(matrix, first, num_rows, W: tl.constexpr, WP: tl.constexpr, SIZE: 
 
 @triton.jit
 def scaled_probabilities(logits, peak, exponent, SHIFT: tl.constexpr, EVEN_WORDS: tl.constexpr):
-    """2^SHIFT · softmax. What fills a table up counts as well: its words are zero, so that it is enough if this is finite."""
+    """Softmax times 2^SHIFT; for what fills the table up, whose words are zero, anything finite."""
     powers = (logits - peak[:, None]) * LOG2_E + exponent[:, None]
     if not EVEN_WORDS:
         powers = tl.minimum(powers, SHIFT)

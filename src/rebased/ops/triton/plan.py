@@ -18,6 +18,7 @@ from rebased.ops.triton.forward import forward_kernel
 from rebased.ops.triton.key_grads import key_grads_kernel
 from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.layout import Layout
+from rebased.ops.triton.precision import allows_tf32
 from rebased.ops.triton.query_grads import query_grads_kernel
 from rebased.ops.triton.states import segment_scan_kernel, shift_kernel, states_kernel
 from rebased.ops.triton.tuning import Tile, for_few_queries, tuning
@@ -70,15 +71,9 @@ def plan_of(a: Arguments) -> "Plan":
             a.normalize,
             a.causal,
             a.nonnegative,
-            a.v.dtype != torch.bfloat16 and _allows_tf32(),
+            a.v.dtype != torch.bfloat16 and allows_tf32(),
         )
     )
-
-
-def _allows_tf32() -> bool:
-    """What torch's own float32 products may do; its old getter refuses to answer once the new setting was used."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32"
 
 
 def _alignment(stride: int) -> int:

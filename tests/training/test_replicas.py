@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -173,17 +174,31 @@ def test_bfloat16_learns_from_the_same_batches() -> None:
     assert rounded.train_epoch()[0].loss == pytest.approx(exact.train_epoch()[0].loss, rel=1e-2)
 
 
-@pytest.mark.slow
-def test_compiled_steps_are_the_same_and_survive_leaving() -> None:
-    runs = [small_run(seed=seed) for seed in range(3)]
+def check_compiled_once(stack: str) -> None:
+    """Compiled steps learn the same, and nothing is compiled anew when runs leave."""
+    runs = [small_run(stack, seed=seed) for seed in range(4)]
     losses = []
     for compile in (False, True):
         replicas = Replicas(runs, compile=compile)
         records = [replicas.train_epoch()]
-        replicas.leave([0])
-        records.append(replicas.train_epoch())
+        num_programs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        for leaving in (0, 2):
+            replicas.leave([leaving])
+            records.append(replicas.train_epoch())
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == num_programs
         losses.append([record.loss for epoch in records for record in epoch.values()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("stack", ["rebased", "mamba"])
+def test_traced_once(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # the slow part left out
+    check_compiled_once(stack)
+
+
+@pytest.mark.slow
+def test_compiled_once() -> None:
+    check_compiled_once("rebased")
 
 
 @pytest.mark.parametrize(

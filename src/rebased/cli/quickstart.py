@@ -1,49 +1,121 @@
-"""`rebased quickstart`: what this package is about, in a minute or two on any machine."""
+"""`rebased quickstart`: what this package is about, in some minutes on any machine.
 
+Example: ``rebased quickstart --out out``
+"""
+
+import contextlib
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from rebased.bench.config import OpsBenchConfig, backends_on
-from rebased.bench.ops import run_ops_bench
+from rebased.analysis import recall_figure
+from rebased.analysis.recall_rows import RecallRow
+from rebased.analysis.recall_words import compare, describe_learning, describe_setting
+from rebased.analysis.report import render_report
 from rebased.cli.console import fail, make_console, make_folder
-from rebased.cli.ops_table import print_ops_result
-from rebased.cli.progress import run_with_progress
+from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
+from rebased.cli.recall_table import print_recall_rows
+from rebased.cli.sweep_bars import SweepBars
+from rebased.cli.sweep_lines import SweepLines
+from rebased.cli.train import Device, choose_engine
+from rebased.environment import describe_environment
 from rebased.paper import figure2
+from rebased.runs import Run, write_text
+from rebased.training.devices import choose_device
+from rebased.training.folders import SweepFolder, name_of
+from rebased.training.log import read_log
+from rebased.training.plan import read_plan
+from rebased.training.recall import RecallConfig
+from rebased.training.summary import summarize
+from rebased.training.sweep import run_sweep
 
-__all__ = ["quickstart", "quickstart_config"]
-
-
-def quickstart_config() -> OpsBenchConfig:
-    """Forward and backward, sized to this machine: long sequences on a GPU, up to 8192 tokens on a CPU."""
-    if torch.cuda.is_available():
-        lengths = tuple(2**power for power in range(10, 17))
-        return OpsBenchConfig(
-            device="cuda",
-            dtype="bfloat16",
-            lengths=lengths,
-            backends=backends_on("cuda"),
-            passes=("both",),
-            max_sdpa_length=lengths[-1],
-        )
-    return OpsBenchConfig(lengths=(512, 1024, 2048, 4096, 8192), passes=("both",), min_repetitions=3, min_seconds=0.3)
+__all__ = ["quickstart"]
 
 
 def quickstart(
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the figure and the numbers.")] = Path("out"),
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the report, the figures and the runs.")] = Path(
+        "out"
+    ),
+    device: Device = "auto",
 ) -> None:
-    """Draw Figure 2 of the paper, time kernel attention beside softmax attention, and show the table."""
+    """Train Attention, Based, ReBased and x² on recall, show who learns it, and write a report.
+
+    Stopped or killed, the same command goes on where it was; when all is trained, it shows the result again.
+    """
     try:
-        figure = figure2.draw(figure2.similarity_curves())
+        device = choose_device(device)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        similarities = figure2.draw(figure2.similarity_curves())
     except ImportError as error:
         fail(error)
     make_folder(out)
-    written = figure2.save(figure, out)
-    result = run_with_progress(run_ops_bench, quickstart_config())
-    numbers = out / "bench-ops.json"
-    result.write(numbers)
-    print_ops_result(result, make_console())
-    for path in (*written, numbers):
+    configs, begun = quickstart_runs(device), time.monotonic()
+    rows = _rows(_train(configs, out, device))
+    findings = [describe_learning(list(rows.values())), *compare(rows["rebased"], rows["x2"])]
+    print_recall_rows(list(rows.values()), make_console())
+    for sentence in findings:
+        print(sentence)
+
+    accuracies, page = out / "recall.png", out / "report.html"
+    recall_figure.save(recall_figure.draw(list(rows.values())), accuracies)
+    similarities_png, similarities_svg = figure2.save(similarities, out)
+    text = render_report(
+        list(rows.values()),
+        findings=findings,
+        setting=describe_setting(list(rows.values())) | {"models": quickstart_note(device)},
+        environment=_environment(out, configs),
+        figure=accuracies.read_bytes(),
+        similarities=similarities_png.read_bytes(),
+    )
+    write_text(page, text)
+    for path in (accuracies, similarities_png, similarities_svg):
         print(f"wrote {path}")
+    print(f"runs are in {out / 'runs'}; to watch them: tensorboard --logdir {out / 'runs'}")
+    print(f"the report, after {time.monotonic() - begun:.0f} s: {page}")
+
+
+def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run, ...]:
+    """All runs, of which those are trained that are not finished; ends the command if some cannot be."""
+    console = make_console(stderr=True)
+    bars = SweepBars(console) if console.is_terminal else contextlib.nullcontext(SweepLines(console))
+    try:
+        with bars as report:
+            outcome = run_sweep(out, configs, choose_engine(None, device, _jobs(device), None), report=report)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from here")
+    except (ImportError, ValueError, RuntimeError) as error:
+        fail(error)
+    if outcome.failures:
+        groups = ", ".join(failure.group for failure in outcome.failures)
+        fail(f"failed: {groups}; the same command tries again")
+    return outcome.runs
+
+
+def _jobs(device: str) -> int:
+    """Small models gain more from processes than from threads: one for each model, if there are so many cores."""
+    return 1 if device.startswith("cuda") else min(len(MODELS), describe_environment(torch.device(device)).cpu_count)
+
+
+def _rows(runs: Sequence[Run]) -> dict[str, RecallRow]:
+    """By stack, in the order of `MODELS`."""
+    summaries = {summary.cell["stack"]: summary for summary in summarize(runs)}
+    return {
+        stack: RecallRow(name=name, runs=summaries[stack].runs, learning_rates=summaries[stack].learning_rates)
+        for stack, name in MODELS.items()
+    }
+
+
+def _environment(out: Path, configs: Sequence[RecallConfig]) -> dict[str, str]:
+    """Where the runs were trained, which need not be here and now: from the log of the last group that began."""
+    sweep, names = SweepFolder(out), set(map(name_of, configs))
+    groups = [group for group in read_plan(sweep) if not names.isdisjoint(group.run_names)]
+    logs = [entry for group in groups for entry in read_log(sweep.group(group.name).log)]
+    starts = [entry for entry in logs if entry["event"] == "start"]
+    environment = max(starts, key=lambda entry: entry["date"])["environment"] if starts else {}
+    return {name.replace("_", " "): str(value) for name, value in environment.items() if value is not None}

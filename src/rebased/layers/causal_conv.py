@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.rows import last_rows, pick
+from rebased.layers.rows import after_past, last_rows, pick
 
 __all__ = ["CausalConv"]
 
@@ -34,12 +34,10 @@ class CausalConv(nn.Module):
         """Outputs, and the last K-1 inputs for the next call; real tokens come first in each row."""
         B, T, W = x.shape
         K = self.num_taps
-        if past is None:
-            past = x.new_zeros(B, K - 1, W)
-        joined = torch.cat([past.to(x.dtype), x], dim=1)  # (B, K - 1 + T, W)
+        joined = after_past(x, past, K - 1)  # (B, K - 1 + T, W)
         shape = (B, T if at is None else at.shape[1], W)
         y = x.new_zeros(shape) if self.bias is None else self.bias.expand(shape)
         for tap in range(K):
             inputs = joined[:, tap : tap + T]
             y = y + self.weight[:, tap] * pick(inputs, at)
-        return y, last_rows(joined, K - 1, key_mask).to(past.dtype)
+        return y, last_rows(joined, K - 1, key_mask).to(x.dtype if past is None else past.dtype)

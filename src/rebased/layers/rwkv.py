@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rebased.layers.checks import check_size
 from rebased.layers.mixer import Mixer
-from rebased.layers.rows import last_rows, pick
+from rebased.layers.rows import after_past, last_rows, pick
 from rebased.layers.states import MixerState
 from rebased.ops.wkv import WKVState, initial_wkv_state, wkv, wkv_step
 
@@ -68,8 +68,8 @@ class RWKV(Mixer):
             self.r_mix.copy_(fraction ** (0.5 * height))
 
     def mix(self, x: Tensor, state: RWKVState | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
-        past = x.new_zeros(x.shape[0], 1, self.d_model) if state is None else state.past
-        joined = torch.cat([past.to(x.dtype), x], dim=1)
+        past = None if state is None else state.past
+        joined = after_past(x, past, 1)
         previous = joined[:, :-1]
         k = self.k_proj(_between(x, previous, self.k_mix))
         v = self.v_proj(_between(x, previous, self.v_mix))
@@ -82,7 +82,7 @@ class RWKV(Mixer):
         else:
             out, sums = wkv(k, v, decay, self.bonus, key_mask=key_mask, state=sums)
         y = self.o_proj(r.sigmoid() * pick(out, at))
-        return y, RWKVState(last_rows(joined, 1, key_mask).to(past.dtype), *sums)
+        return y, RWKVState(last_rows(joined, 1, key_mask).to(x.dtype if past is None else past.dtype), *sums)
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> RWKVState:
         past = torch.zeros(batch_size, 1, self.d_model, device=device, dtype=dtype)

@@ -10,6 +10,7 @@ from rebased.layers import MIXERS, Mixer
 from rebased.layers.dropout import Dropout
 from rebased.layers.rows import pick
 from rebased.models.config import LayerConfig, ModelConfig
+from rebased.ops.layer_norm import LayerNorm
 
 __all__ = ["Block"]
 
@@ -70,4 +71,4 @@ class Block(nn.Module):
 
 
 def make_norm(name: str, d_model: int) -> nn.Module:
-    return nn.LayerNorm(d_model, eps=NORM_EPS) if name == "layer" else nn.RMSNorm(d_model, eps=NORM_EPS)
+    return LayerNorm(d_model, eps=NORM_EPS) if name == "layer" else nn.RMSNorm(d_model, eps=NORM_EPS)

@@ -1,5 +1,6 @@
 """AdamW for stacked replicas: one learning rate each, one update for all."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -29,16 +30,13 @@ class AdamW:
         self.num_steps += 1
         # Numbers that change from step to step are given as tensors: a compiled update is compiled once.
         first, second = (1 - self._betas**self.num_steps).to(learning_rates.dtype)
+        rates, decays = learning_rates / first, 1 - learning_rates * self.weight_decay
+        stacked = self.parameters, list(grads), self.means, self.squares
+        if len(learning_rates) > 1:  # compiled for any number of replicas: some will leave
+            for x in itertools.chain(*stacked, (rates, decays)):
+                torch._dynamo.maybe_mark_dynamic(x, 0)
         with torch.no_grad():
-            self._update(
-                self.parameters,
-                list(grads),
-                self.means,
-                self.squares,
-                learning_rates / first,
-                1 - learning_rates * self.weight_decay,
-                second.sqrt(),
-            )
+            self._update(*stacked, rates, decays, second.sqrt())
 
     def keep(self, rows: Tensor, parameters: Sequence[Tensor]) -> None:
         """Go on with some replicas only, whose parameters are given."""

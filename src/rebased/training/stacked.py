@@ -87,6 +87,9 @@ class StackedModels:
     ) -> list[Tensor]:
         buffers = self.buffers | dict(zip(self._key_names, keys, strict=True))
         self._template.train()
+        if len(self) > 1:  # compiled for any number of models: some will leave
+            for x in (*self.weights.values(), *buffers.values(), tokens, positions, answers):
+                torch._dynamo.maybe_mark_dynamic(x, 0)
         with self._casts():
             losses = self._losses(self.weights, buffers, tokens, positions, answers, counts)
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(self.weights.values()))]

@@ -1,0 +1,95 @@
+"""The similarity that a ReBased layer has learned, in one dimension (the paper's section 4, Figures 2 and 10)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from rebased.analysis.checks import finite_array
+
+__all__ = ["AffineSummary", "LearnedKernel", "learned_kernel", "parabolas"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineSummary:
+    """γ and β of one layer's queries or keys, over all features: what Figure 10 draws."""
+
+    gamma_mean: float
+    gamma_sd: float
+    beta_mean: float
+    beta_sd: float
+    """With n below the root, as the features are all there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedKernel:
+    """One layer's γ and β and the parabola of their means: what Figure 2 draws."""
+
+    queries: AffineSummary
+    keys: AffineSummary
+    coefficients: tuple[float, float, float]
+    """c0, c1, c2 of ``c0 + c1·x + c2·x²``, as in `rebased.kernels.Polynomial`."""
+
+    @property
+    def root(self) -> float | None:
+        """Where the similarity is zero; None if it is constant."""
+        _, c1, c2 = self.coefficients
+        return -c1 / (2 * c2) if c2 else None
+
+    def similarity(self, x: Float[np.ndarray, "*points"]) -> Float[np.ndarray, "*points"]:
+        """The curve's values at ``x``."""
+        c0, c1, c2 = self.coefficients
+        return c0 + x * (c1 + x * c2)
+
+
+def learned_kernel(
+    gamma_q: Float[np.ndarray, "*Q"],
+    beta_q: Float[np.ndarray, "*Q"],
+    gamma_k: Float[np.ndarray, "*K"],
+    beta_k: Float[np.ndarray, "*K"],
+    *,
+    query: float = 1.0,
+) -> LearnedKernel:
+    """The parabola ``((γ_q·query + β_q)(γ_k·x + β_k))²`` in x, with γ and β the means over a layer's features.
+
+    The paper simplifies to one dimension; there the scalar product is x itself for ``query`` = 1. The parabola of the
+    means touches zero, like every feature's own (`parabolas`); the mean of the features' parabolas need not. It is a
+    picture: in F dimensions similarity is the square of a sum over features, and no function of the product alone.
+    """
+    queries, keys = _summary("q", gamma_q, beta_q), _summary("k", gamma_k, beta_k)
+    c0, c1, c2 = parabolas(
+        *(np.array(mean) for mean in (queries.gamma_mean, queries.beta_mean, keys.gamma_mean, keys.beta_mean)),
+        query=query,
+    )
+    return LearnedKernel(queries=queries, keys=keys, coefficients=(float(c0), float(c1), float(c2)))
+
+
+def parabolas(
+    gamma_q: Float[np.ndarray, "*F"],
+    beta_q: Float[np.ndarray, "*F"],
+    gamma_k: Float[np.ndarray, "*F"],
+    beta_k: Float[np.ndarray, "*F"],
+    *,
+    query: float = 1.0,
+) -> Float[np.ndarray, "3 *F"]:
+    """c0, c1, c2 of ``((γ_q·query + β_q)(γ_k·x + β_k))² = c0 + c1·x + c2·x²``, for each feature."""
+    shapes = [np.shape(values) for values in (gamma_q, beta_q, gamma_k, beta_k)]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"gamma_q, beta_q, gamma_k, beta_k have shapes {shapes}; all must be one: a feature's four")
+    height = finite_array("gamma_q", gamma_q) * query + finite_array("beta_q", beta_q)
+    slope, shift = height * finite_array("gamma_k", gamma_k), height * finite_array("beta_k", beta_k)
+    return np.stack([shift**2, 2 * slope * shift, slope**2])
+
+
+def _summary(side: str, gamma: Float[np.ndarray, "*F"], beta: Float[np.ndarray, "*F"]) -> AffineSummary:
+    gamma, beta = finite_array(f"gamma_{side}", gamma), finite_array(f"beta_{side}", beta)
+    if gamma.shape != beta.shape or gamma.size == 0:
+        raise ValueError(
+            f"gamma_{side} {gamma.shape} and beta_{side} {beta.shape} must have one shape, with at least one feature"
+        )
+    return AffineSummary(
+        gamma_mean=float(gamma.mean()),
+        gamma_sd=float(gamma.std()),
+        beta_mean=float(beta.mean()),
+        beta_sd=float(beta.std()),
+    )

@@ -1,0 +1,72 @@
+"""What the quickstart trains: four models on recall, a small cell on a CPU and one of the paper's on a GPU."""
+
+from dataclasses import replace
+from typing import Any
+
+from rebased.models import STACKS
+from rebased.training.recall import RecallConfig
+
+__all__ = ["MODELS", "quickstart_note", "quickstart_runs"]
+
+MODELS = {"conv_attention": "Attention", "based": "Based", "rebased": "ReBased", "x2": "x²"}
+"""The stacks and what people call them, as tables have them."""
+SEEDS = (42, 43, 44)
+
+_LONGEST_FIRST = ("x2", "based", "rebased", "conv_attention")
+"""Several processes then end at about the same time."""
+_SMALL_MIXERS: dict[str, dict[str, Any]] = {name: {"num_heads": 2, "feature_dim": 16} for name in ("based", "rebased")}
+_SMALL_MIXERS["attention"] = {"num_heads": 1, "dropout": 0.0}
+
+_ALIKE = "Every model has two layers, a short convolution and then its mixer (Attention is the paper's ConvAttention)."
+
+
+def quickstart_runs(device: str) -> list[RecallConfig]:
+    """All seeds and learning rates of all models."""
+    make = _paper_run if device.startswith("cuda") else _small_run
+    rates = (1e-3, 3e-3) if device.startswith("cuda") else (3e-3, 6e-3)
+    return [make(stack, rate, seed) for stack in _LONGEST_FIRST for rate in rates for seed in SEEDS]
+
+
+def quickstart_note(device: str) -> str:
+    """How the models and their training relate to the paper's."""
+    if device.startswith("cuda"):
+        return f"{_ALIKE} Sizes and recipe are the paper's, with fewer epochs, seeds and learning rates."
+    return (
+        f"{_ALIKE} Sizes are for minutes on two CPU cores, not the paper's: all kernel mixers have 2 heads, not 12, "
+        "with which they learn this sooner. There is no dropout, as no example comes twice."
+    )
+
+
+def _small_run(stack: str, learning_rate: float, seed: int) -> RecallConfig:
+    seq_len = 32
+    conv, mixer = STACKS[stack](seq_len)
+    layers = (conv, replace(mixer, options=mixer.options | _SMALL_MIXERS[mixer.mixer]))
+    return RecallConfig(
+        stack=stack,
+        d_model=48,
+        seq_len=seq_len,
+        learning_rate=learning_rate,
+        seed=seed,
+        task_options={"num_pairs": 4},
+        model_options={"layers": layers, "embedding_dropout": 0.0},
+        vocab_size=64,
+        num_train=4_000,
+        num_test=1_000,
+        endless=True,
+        epochs=20,
+        batch_size=32,
+    )
+
+
+def _paper_run(stack: str, learning_rate: float, seed: int) -> RecallConfig:
+    """A column of Table 1, cut short."""
+    return RecallConfig(
+        stack=stack,
+        d_model=48,
+        seq_len=256,
+        learning_rate=learning_rate,
+        seed=seed,
+        task_options={"num_pairs": 32},
+        epochs=20,
+        dtype="bfloat16",
+    )

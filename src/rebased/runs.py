@@ -68,8 +68,8 @@ def read_run(folder: Path) -> Run:
     """A finished run. ValueError, naming the file, for what is not one."""
     if not is_finished(folder):
         raise ValueError(f"folder={str(folder)!r} is no finished run: it has no {RESULT}")
-    config, result = (_read_json(folder / name, (folder / name).read_text()) for name in (CONFIG, RESULT))
-    lines = (folder / METRICS).read_text().splitlines()
+    config, result = (_read_json(folder / name, _read_text(folder / name)) for name in (CONFIG, RESULT))
+    lines = _read_text(folder / METRICS).splitlines()
     metrics = (_read_json(folder / METRICS, line) for line in lines)
     return Run(folder, config, tuple(_with_nan(entry) for entry in metrics), result)
 
@@ -129,6 +129,13 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 def _pretty(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _read_json(path: Path, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rebased.layers.dropout import Dropout, derive_keys, use_keys
 def keyed(p: float, key: int) -> Dropout:
     dropout = Dropout(p)
     use_keys(dropout)
-    dropout.key = torch.tensor(key)
+    dropout.key = torch.tensor([key, 0])
     return dropout
 
 
@@ -38,11 +38,22 @@ def test_a_key_decides_alone() -> None:
     assert torch.equal(keyed(0.3, key=11)(x), keyed(0.3, key=11)(x))
     assert not torch.equal(keyed(0.3, key=11)(x), keyed(0.3, key=12)(x))
     mapped = torch.vmap(lambda key: torch.func.functional_call(keyed(0.3, key=0), {"key": key}, (x,)))
-    assert torch.equal(mapped(torch.tensor([12, 11]))[1], keyed(0.3, key=11)(x))
+    assert torch.equal(mapped(torch.tensor([[12, 0], [11, 0]]))[1], keyed(0.3, key=11)(x))
+
+
+@pytest.mark.parametrize("width", [3, 8])
+def test_a_batch_in_parts_is_dropped_as_a_whole(width: int) -> None:
+    dropout, x = keyed(0.3, key=11), torch.randn(7, 5, width)
+    whole = dropout(x)
+    parts = []
+    for start in (0, 3, 6):
+        dropout.key = torch.tensor([11, start])
+        parts.append(dropout(x[start : start + 3]))
+    assert torch.equal(torch.cat(parts), whole)
 
 
 def test_keys_differ_by_seed_step_and_place() -> None:
-    keys = torch.stack([derive_keys(torch.arange(-50, 50), step, 3) for step in range(100)])
+    keys = torch.stack([derive_keys(torch.arange(-50, 50), step, 3)[..., 0] for step in range(100)])
     assert keys.unique().numel() == keys.numel()
     assert torch.equal(derive_keys(torch.tensor([3]), 2**40, 1), derive_keys(torch.tensor([7, 3]), 2**40, 2)[:1, 1:])
 

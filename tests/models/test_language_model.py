@@ -352,5 +352,7 @@ def test_labels_give_losses(with_at: bool) -> None:
     torch.testing.assert_close(model(tokens, at=at, labels=labels), expected.view(labels.shape))
     losses, _ = model(tokens, at=at, labels=labels, state=model.init_state(2))
     torch.testing.assert_close(losses, expected.view(labels.shape))
+    labels[0, 0] = -100
+    assert model(tokens, at=at, labels=labels)[0, 0] == 0
     with pytest.raises(ValueError, match=r"labels has shape \(2, 1\)"):
         model(tokens, at=at, labels=labels[:, :1])

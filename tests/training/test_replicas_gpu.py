@@ -11,7 +11,7 @@ from rebased.training.sizing import fitting
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("stack", ["rebased", "based", "attention", "conv_attention", "rwkv", "mamba"])
+@pytest.mark.parametrize("stack", ["rebased", "based", "attention", "rwkv", "mamba", "hyena", "h3", "rfa"])
 def test_learns_what_it_learns_on_a_cpu(stack: str) -> None:
     runs = [small_run(stack, seed=seed, learning_rate=1e-3, num_train=36) for seed in (1, 2, 3)]
     losses = []
@@ -24,14 +24,15 @@ def test_learns_what_it_learns_on_a_cpu(stack: str) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_going_on_is_never_having_stopped(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "micro_batches"), [("float32", 1), ("bfloat16", 2)])
+def test_going_on_is_never_having_stopped(dtype: str, micro_batches: int) -> None:
     runs = [small_run(seed=seed, epochs=4, dtype=dtype) for seed in range(3)]
-    straight = Replicas(runs, device="cuda")
+    straight = Replicas(runs, device="cuda", micro_batches=micro_batches)
     straight.train_epoch()
+    straight.leave([1])
     state = straight.epoch, list(straight.active), straight.tensors()
     after = [straight.train_epoch()]
-    resumed = Replicas(runs, device="cuda")
+    resumed = Replicas(runs, device="cuda", micro_batches=micro_batches)
     resumed.load(*state)
     assert [resumed.train_epoch()] == after
     for name, x in straight.tensors().items():

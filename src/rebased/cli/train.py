@@ -48,7 +48,7 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here")
-    except (ImportError, ValueError, RuntimeError) as error:
+    except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     _show(outcome, out)
     if outcome.failures:

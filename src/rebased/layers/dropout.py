@@ -8,11 +8,18 @@ from torch import Tensor, nn
 
 __all__ = ["Dropout", "derive_keys", "use_keys"]
 
+_START = 0x1B56C4E9
+"""Else seed 0 would begin with the key 0, which mixes to 0."""
+
 
 class Dropout(nn.Module):
-    """``nn.Dropout``, until `use_keys` gives it a ``key``: then the key alone decides what is dropped."""
+    """``nn.Dropout``, until `use_keys` gives it a ``key``: then that alone decides what is dropped.
 
-    key: Int[Tensor, ""] | None
+    A key is two numbers: a random one, and which row of its batch the input begins with. So a batch in parts is
+    dropped as the whole would be.
+    """
+
+    key: Int[Tensor, "2"] | None
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -39,24 +46,25 @@ def use_keys(model: nn.Module) -> list[str]:
     names = []
     for name, module in model.named_modules():
         if isinstance(module, Dropout) and module.p > 0:
-            module.key = torch.zeros((), dtype=torch.int64)
+            module.key = torch.zeros(2, dtype=torch.int64)
             names.append(f"{name}.key" if name else "key")
     return names
 
 
-def derive_keys(seeds: Int[Tensor, " R"], step: int, count: int) -> Int[Tensor, "count R"]:
-    """Keys of ``count`` modules at a step, for each seed: a function of these three alone."""
+def derive_keys(seeds: Int[Tensor, " R"], step: int, count: int, *, first_row: int = 0) -> Int[Tensor, "count R 2"]:
+    """Keys of ``count`` modules at a step, for each seed."""
     places = torch.arange(count, device=seeds.device)[:, None]
-    return _mixed(_mixed(_mixed(seeds) + step) + places)
+    keys = _mixed(_mixed(_mixed(seeds + _START) + step) + places)
+    return torch.stack([keys, torch.full_like(keys, first_row)], dim=-1)
 
 
-def _kept(key: Int[Tensor, ""], shape: torch.Size, p: float) -> Tensor:
-    """True with probability 1 - p, to 2⁻¹⁶: each number of 64 bits decides about four elements."""
-    size = math.prod(shape)
-    counters = torch.arange(-(-size // 4), device=key.device)
-    words = _mixed(key + counters)
-    parts = words[:, None] >> 16 * torch.arange(4, device=key.device) & 0xFFFF
-    return (parts.flatten()[:size] >= round(p * 2**16)).view(shape)
+def _kept(key: Int[Tensor, "2"], shape: torch.Size, p: float) -> Tensor:
+    """True with probability 1 - p, to 2⁻¹⁶. A number of 64 bits decides about four elements, if rows allow that."""
+    shared = 4 if math.prod(shape[1:]) % 4 == 0 else 1
+    row_words = math.prod(shape[1:]) // shared
+    words = _mixed(key[0] + key[1] * row_words + torch.arange(shape[0] * row_words, device=key.device))
+    parts = words[:, None] >> 16 * torch.arange(shared, device=key.device) & 0xFFFF
+    return (parts >= round(p * 2**16)).view(shape)
 
 
 def _mixed(z: Tensor) -> Tensor:

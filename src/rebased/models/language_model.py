@@ -67,8 +67,8 @@ class LanguageModel(nn.Module):
         ``at``: logits at those positions only, (B, P, vocabulary); the last layer and the head then compute no others.
         ``key_mask``: True where a token is real; positions count real tokens, so left padding changes nothing.
         ``cu_seqlens``: sequences in a row, as mixers take them. ValueError for more tokens than there are positions.
-        ``labels``: in place of logits, the cross-entropy of each of these tokens, (B, T), or (B, P) with ``at``; the
-        logits are never in memory.
+        ``labels``: in place of logits, the cross-entropy of each of these tokens, (B, T), or (B, P) with ``at``; 0
+        where a label is negative. The logits are never in memory.
         """
         _check_tokens(tokens)
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
@@ -84,8 +84,9 @@ class LanguageModel(nn.Module):
     def _losses(self, x: Tensor, labels: Tensor) -> Float[Tensor, "B P"]:
         if labels.shape != x.shape[:2]:
             raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}")
-        losses = linear_cross_entropy(self.norm(x).flatten(0, 1), self.embedding.weight, labels.flatten())
-        return losses.view(labels.shape)
+        rows = self.norm(x).flatten(0, 1)
+        losses = linear_cross_entropy(rows, self.embedding.weight, labels.flatten().clamp(min=0))
+        return losses.view(labels.shape).where(labels >= 0, 0.0)
 
     def _stream(
         self,

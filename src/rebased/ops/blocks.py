@@ -18,9 +18,13 @@ MAX_DIRECT_KEYS = 4096
 def is_direct(p: Problem) -> bool:
     """Whether so few queries are asked for that their scores with all keys cost less than a state made of the keys."""
     _, _, E, D1 = p.sums_shape
-    is_cheaper = p.group * p.q.shape[1] * (p.q.shape[3] + D1) <= E * D1
-    is_short = p.state is None and p.k.shape[1] <= MAX_DIRECT_KEYS
-    return p.at is not None and p.causal and is_cheaper and is_short
+    is_possible = p.at is not None and p.causal and p.state is None
+    return is_possible and pays_directly(p.group * p.q.shape[1], p.k.shape[1], p.q.shape[3], E, D1)
+
+
+def pays_directly(num_queries: int, num_keys: int, feature_dim: int, num_features: int, width: int) -> bool:
+    """For each key: a product with every query and of every weight with its value, or one of its features with it."""
+    return num_keys <= MAX_DIRECT_KEYS and num_queries * (feature_dim + width) <= num_features * width
 
 
 def preferred_chunk_size(p: Problem) -> int:

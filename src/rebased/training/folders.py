@@ -12,7 +12,7 @@ __all__ = ["GroupFolder", "SweepFolder", "name_of"]
 def name_of(config: RecallConfig) -> str:
     """Of the run and its directory, the same in every sweep."""
     readable = f"{config.stack}-d{config.d_model}-L{config.seq_len}-lr{config.learning_rate:g}-s{config.seed}"
-    return run_name(config.to_dict(), readable)
+    return run_name(config.identity(), readable)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A computation on a GPU recorded once and played again: nothing is launched, or checked, by Python any more."""
 
+import gc
 from collections.abc import Callable, Sequence
 
 import torch
@@ -28,6 +29,7 @@ class RecordedCall:
                     function(*self._inputs)
             torch.cuda.current_stream().wait_stream(stream)
             torch.cuda.synchronize()
+            gc.collect()  # an old graph found during the recording would spoil it
             torch.cuda.empty_cache()  # a graph has memory of its own
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):

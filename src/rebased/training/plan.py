@@ -34,8 +34,9 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Readable first; a hash of the runs decides."""
-        cell, digest = self.configs[0], hashlib.sha256("\n".join(self.run_names).encode()).hexdigest()
+        """Readable first; a hash of the runs and how they are cut decides."""
+        parts = [*self.run_names, str(self.micro_batches)]
+        cell, digest = self.configs[0], hashlib.sha256("\n".join(parts).encode()).hexdigest()
         return f"{cell.stack}-d{cell.d_model}-L{cell.seq_len}-{len(self.configs)}x-{digest[:8]}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def extend_plan(
 ) -> list[Group]:
     """The groups these runs are in; runs without one are given one. What is planned already stays as it is.
 
-    There are at least ``num_workers`` new groups, so that nobody is idle, if there are as many runs.
+    New groups are no larger than a worker's share of the new runs, so that few are idle.
     """
     wanted = {name_of(config): config for config in configs}
     with locked(folder.lock, f"the plan of {folder.path}"):

@@ -1,7 +1,8 @@
 """What determines the result of one recall run."""
 
 import copy
-from dataclasses import asdict, dataclass, field, replace
+import math
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from rebased.layers.checks import check_positive, check_size
@@ -13,6 +14,7 @@ from rebased.tasks import TASKS, Examples
 __all__ = ["DTYPES", "RecallConfig"]
 
 DTYPES = ("float32", "bfloat16", "float64")
+RESERVED_OPTIONS = ("num_examples", "seq_len", "vocab_size", "seed", "first_example", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +53,29 @@ class RecallConfig:
     def __post_init__(self) -> None:
         for name in ("task_options", "model_options"):
             object.__setattr__(self, name, copy.deepcopy(getattr(self, name)))  # nobody else's to change
+        reserved = [name for name in RESERVED_OPTIONS if name in self.task_options]
+        if reserved:
+            raise ValueError(f"task_options has {', '.join(reserved)}, which the run itself decides")
         for name in ("seed", "train_seed", "test_seed"):
-            if type(getattr(self, name)) is not int:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be an integer")
+            if type(getattr(self, name)) is not int or not 0 <= getattr(self, name) < 2**63:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be an integer from 0 to 2**63 - 1")
+        if type(self.endless) is not bool:
+            raise ValueError(f"endless={self.endless!r} must be true or false")
         for name in ("num_train", "num_test", "epochs", "batch_size"):
             check_size(name, getattr(self, name))
+        for name in ("learning_rate", "weight_decay", "stop_above"):
+            value = getattr(self, name)
+            if type(value) not in (int, float):
+                raise ValueError(f"{name}={value!r} must be a number")
+            object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0, 0 and -0.0 are one run
         check_positive("learning_rate", self.learning_rate)
-        object.__setattr__(self, "learning_rate", float(self.learning_rate))  # 1 and 1.0 are one run
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay={self.weight_decay} must not be negative")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay={self.weight_decay} must be finite and not negative")
         if not 0 < self.stop_above <= 1:
             raise ValueError(f"stop_above={self.stop_above} must be above 0 and at most 1")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
-        if self.train_seed == self.test_seed and not self.endless:
+        if self.train_seed == self.test_seed:
             raise ValueError(f"train_seed and test_seed are both {self.train_seed}: the test set would be known")
         for name, choices in (("stack", STACKS), ("task", TASKS)):
             if getattr(self, name) not in choices:
@@ -115,6 +126,12 @@ class RecallConfig:
         if "layers" in self.model_options:
             values["model_options"]["layers"] = self.model().to_dict()["layers"]
         return values
+
+    def identity(self) -> dict[str, Any]:
+        """What differs from the defaults: what a run is named after. So a field more renames no run that has been."""
+        defaults = {x.name: {} if x.default is MISSING else x.default for x in fields(self)}
+        required = ("stack", "d_model", "seq_len", "learning_rate", "seed")
+        return {name: x for name, x in self.to_dict().items() if name in required or x != defaults[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -16,6 +16,9 @@ from rebased.training.stacked import StackedModels
 
 __all__ = ["Record", "Replicas"]
 
+MAX_TEST_LOGITS = 1 << 28
+"""In memory at a time while testing."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -57,6 +60,7 @@ class Replicas:
         cell = self.configs[0]
         self.cell = cell
         compile = self.device.type == "cuda" if compile is None else compile
+        self._compiles = compile
         if compile:
             torch.compiler.reset()  # torch allows a few programs per function; those of earlier runs are of no more use
         self.models = StackedModels(
@@ -89,6 +93,7 @@ class Replicas:
             if on_step is not None:
                 on_step(step + 1, self.steps_per_epoch)
         self.epoch += 1
+        total.masked_fill_(self.models.not_finite(), math.nan)  # what the last step led to has no loss yet
         losses = (total / self.steps_per_epoch).tolist()
         accuracies = self.accuracies()
         return {
@@ -105,7 +110,7 @@ class Replicas:
         return losses
 
     def gradients(self, examples: Examples, rows: Int[Tensor, "R B"]) -> tuple[Float[Tensor, " R"], list[Tensor]]:
-        """Each run's loss on its batch, and what the optimizer is given."""
+        """Each run's loss on its batch, and what the optimizer is given; the next call may overwrite them."""
         weights = list(self.models.weights.values())
         size = -(-self.cell.batch_size // self.micro_batches)
         num_rows = rows.shape[1]
@@ -124,7 +129,8 @@ class Replicas:
                 examples.positions[batch],
                 examples.answers[batch],
                 counts=counts[chosen],
-                step=self.optimizer.num_steps * self.micro_batches + part,
+                step=self.optimizer.num_steps,
+                first_row=chosen.start,
             )
             share = num_counting / num_rows
             if part == 0 and share == 1:
@@ -135,7 +141,9 @@ class Replicas:
 
     def accuracies(self) -> list[float]:
         """On the test set."""
-        test, size = self._test_set, -(-self.cell.batch_size // self.micro_batches)
+        test = self._test_set
+        logits_each = len(self.active) * test.answers.shape[1] * self.cell.vocab_size
+        size = max(1, min(self.cell.batch_size // self.micro_batches, MAX_TEST_LOGITS // logits_each))
         correct = torch.zeros(len(self.active), dtype=torch.int64, device=self.device)
         for start in range(0, len(test), size):
             part = test[start : start + size]
@@ -180,11 +188,17 @@ class Replicas:
         for kind, values in (("means", self.optimizer.means), ("squares", self.optimizer.squares)):
             tensors |= {f"{kind}.{name}": x for name, x in zip(names, values, strict=True)}
         tensors["num_steps"] = torch.tensor(self.optimizer.num_steps)
-        return {name: x.cpu().contiguous() for name, x in tensors.items()}
+        return {name: x.to("cpu", copy=True).contiguous() for name, x in tensors.items()}
 
     def load(self, epoch: int, active: list[int], tensors: dict[str, Tensor]) -> None:
         """Go on from what `tensors` gave, after so many epochs, with these runs."""
-        self.leave(set(self.active) - set(active))
+        gone = set(self.active) - set(active)
+        if gone and self._compiles:
+            # Programs are compiled for the first number of runs they see. So that sums are in the same order as if
+            # nothing had been interrupted, that is all of them.
+            some = torch.zeros(len(self.active), 1, dtype=torch.int64, device=self.device)
+            self.gradients(self._examples_of_epoch(), some)
+        self.leave(gone)
         if self.active != list(active):
             raise ValueError(f"active={active} must be some of {self.active}, in that order")
         with torch.no_grad():

@@ -1,5 +1,7 @@
 """How many runs fit on a device at once."""
 
+import gc
+
 import torch
 
 from rebased.training.recall import RecallConfig
@@ -50,8 +52,9 @@ def _choose(batch_size: int, fixed: float, per_example: float, usable: float) ->
 
 
 def _step_bytes(config: RecallConfig, num_examples: int, device: torch.device) -> int:
-    """Memory of a step on so many examples, weights included."""
-    small = config.but(batch_size=num_examples, num_train=num_examples, num_test=1)
+    """Memory of a step on so many examples and of a test with as many, weights included."""
+    small = config.but(batch_size=num_examples, num_train=num_examples, num_test=num_examples)
+    gc.collect()  # what is found later would seem to be needed less
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.func import functional_call
 
@@ -54,7 +55,8 @@ class StackedModels:
             name: x.to(dtype) if x.is_floating_point() else x
             for name, x in stack(lambda model: model.named_buffers()).items()
         }
-        losses = torch.vmap(self._loss, in_dims=(0, 0, 0, 0, 0, None))
+        # A function of the template, not of this object: a cycle would keep a GPU's memory until it is found.
+        losses = torch.vmap(partial(_mean_loss, self._template), in_dims=(0, 0, 0, 0, 0, None))
         self._losses = torch.compile(losses) if compile else losses
         self._records = compile and self.device.type == "cuda"
         self._recorded: RecordedCall | None = None
@@ -70,12 +72,14 @@ class StackedModels:
         *,
         counts: Float[Tensor, " B"],
         step: int,
+        first_row: int = 0,
     ) -> tuple[Float[Tensor, " R"], list[Tensor]]:
         """Mean cross-entropy at labelled positions, of the examples that count (1; 0 for padding), and its gradients.
 
-        They are in the order of ``weights``, and the next call may overwrite them.
+        ``first_row``: which row of its step's batch these begin with. Gradients are in the order of ``weights``, and
+        the next call may overwrite them.
         """
-        keys = derive_keys(self.seeds, step, len(self._key_names))
+        keys = derive_keys(self.seeds, step, len(self._key_names), first_row=first_row)
         inputs = tokens, positions, answers, counts, keys
         if self._records and self._recorded is None:
             self._recorded = RecordedCall(self._gradients, inputs)
@@ -94,24 +98,22 @@ class StackedModels:
             losses = self._losses(self.weights, buffers, tokens, positions, answers, counts)
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(self.weights.values()))]
 
-    def _loss(
-        self, weights: Weights, buffers: Weights, tokens: Tensor, positions: Tensor, answers: Tensor, counts: Tensor
-    ) -> Tensor:
-        losses = functional_call(self._template, (weights, buffers), (tokens,), {"at": positions, "labels": answers})
-        return (losses.mean(dim=1) * counts).sum() / counts.sum()
-
     @torch.no_grad()
     def predictions(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B P"]) -> Int[Tensor, "R B P"]:
         """The most likely token at each position, of all models for the same examples."""
         self._template.eval()
 
         def predict(weights: Weights, buffers: Weights) -> Tensor:
-            keys = dict.fromkeys(self._key_names, torch.zeros((), dtype=torch.int64, device=self.device))
+            keys = dict.fromkeys(self._key_names, torch.zeros(2, dtype=torch.int64, device=self.device))
             logits = functional_call(self._template, (weights, buffers | keys), (tokens,), {"at": positions})
             return logits.argmax(dim=-1)
 
         with self._casts():
             return torch.vmap(predict)(self.weights, self.buffers)
+
+    def not_finite(self) -> Bool[Tensor, " R"]:
+        """Which models have a weight that is NaN or infinite."""
+        return ~torch.stack([x.detach().isfinite().flatten(1).all(dim=1) for x in self.weights.values()]).all(dim=0)
 
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         """Go on with some of the models only."""
@@ -128,6 +130,19 @@ class StackedModels:
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, self._autocast)
+
+
+def _mean_loss(
+    model: LanguageModel,
+    weights: Weights,
+    buffers: Weights,
+    tokens: Tensor,
+    positions: Tensor,
+    answers: Tensor,
+    counts: Tensor,
+) -> Tensor:
+    losses = functional_call(model, (weights, buffers), (tokens,), {"at": positions, "labels": answers})
+    return (losses.mean(dim=1) * counts).sum() / counts.sum()
 
 
 def _initialised(config: ModelConfig, seed: int) -> LanguageModel:

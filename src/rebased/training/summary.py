@@ -60,7 +60,12 @@ def _summary(runs: Sequence[Run]) -> CellSummary:
     by_rate: dict[float, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.config["learning_rate"], run.config["seed"])):
         by_rate.setdefault(run.config["learning_rate"], []).append(run)
-    candidates = [CellSummary(_cell(runs[0]), rate, tuple(alike), tuple(by_rate)) for rate, alike in by_rate.items()]
+    most = max(map(len, by_rate.values()))  # a rate that lacks seeds, whose group failed, might be lucky
+    candidates = [
+        CellSummary(_cell(runs[0]), rate, tuple(alike), tuple(by_rate))
+        for rate, alike in by_rate.items()
+        if len(alike) == most
+    ]
     return max(candidates, key=lambda summary: summary.mean)
 
 

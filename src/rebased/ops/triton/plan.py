@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from rebased.ops.arguments import Arguments
-from rebased.ops.blocks import MAX_DIRECT_KEYS
+from rebased.ops.blocks import pays_directly
 from rebased.ops.dtypes import rounding
 from rebased.ops.triton.forward import forward_kernel
 from rebased.ops.triton.key_grads import key_grads_kernel
@@ -111,13 +111,9 @@ class Plan:
     def _is_direct(self) -> bool:
         """Whether so few queries are asked for that meeting all keys costs them less than a state made of the keys."""
         queries = self.s.q_shape[1] * self.num_heads // self.num_key_heads
-        return (
-            self.s.has_positions
-            and self.s.causal
-            and not self.s.is_packed
-            and self.s.k_shape[1] <= MAX_DIRECT_KEYS
-            and queries * (self.layout.padded + self.head_dim) <= self.layout.num_rows * self.head_dim
-        )
+        sizes = self.layout.padded, self.layout.num_rows, self.head_dim
+        is_possible = self.s.has_positions and self.s.causal and not self.s.is_packed
+        return is_possible and pays_directly(queries, self.s.k_shape[1], *sizes)
 
     @cached_property
     def is_gathered(self) -> bool:

@@ -63,6 +63,8 @@ class Processes:
         for number in range(self.num_workers):
             if not waiting:
                 return
+            if number in workers and workers[number].task is None and workers[number].has_failed:
+                workers.pop(number).stop()
             if number not in workers:
                 threads = max(1, torch.get_num_threads() // self.num_workers)
                 workers[number] = Worker(device_of_worker(self.device, number), threads)

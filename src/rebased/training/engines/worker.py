@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from rebased.training.engines.engine import attempt
-from rebased.training.events import Event
+from rebased.training.events import Event, Failed
 from rebased.training.execute import GroupTask
 
 __all__ = ["Worker", "WorkerDiedError"]
@@ -30,6 +30,8 @@ class Worker:
         self._process.start()
         other_end.close()  # the worker has it, so that its death is the end of the messages
         self.task: GroupTask | None = None
+        self.has_failed = False
+        """After an error a GPU may refuse everything: the next group had better get another process."""
 
     def give(self, task: GroupTask) -> None:
         self.task = task
@@ -45,6 +47,7 @@ class Worker:
             raise WorkerDiedError(f"its worker died, exit code {self._process.exitcode}") from None
         if message is None:
             self.task = None
+        self.has_failed |= isinstance(message, Failed)
         return message
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -62,6 +63,7 @@ class _GroupTraining:
         self.folder = self.sweep.group(task.group.name)
         self.device = device
         self.report = report
+        self.environment = describe_environment(device)
         for config in self.group.configs:
             write_config(self.sweep.run(config), config.to_dict())
         self.replicas = Replicas(self.group.configs, device=device, micro_batches=self.group.micro_batches)
@@ -86,7 +88,7 @@ class _GroupTraining:
         self.replicas.leave(finished)
 
     def _announce(self) -> None:
-        environment = dataclasses.asdict(describe_environment(self.device))
+        environment = dataclasses.asdict(self.environment)
         append_log(self.folder.log, event="start", pid=os.getpid(), epoch=self.replicas.epoch, environment=environment)
         ended = {i: records[-1] for i, records in self.history.items() if records and i not in self.replicas.active}
         epochs = self.group.configs[0].epochs
@@ -118,8 +120,14 @@ class _GroupTraining:
         """Write what follows from the checkpoint; runs that have ended leave."""
         for index in self.replicas.active:
             weights = partial(self.replicas.weights, index)
-            write_outcome(self.sweep.run(self.group.configs[index]), self.history[index], weights)
+            folder = self.sweep.run(self.group.configs[index])
+            write_outcome(folder, self.history[index], weights, self._made_with())
         self.replicas.leave([i for i in self.replicas.active if self.history[i][-1].finished is not None])
+
+    def _made_with(self) -> dict[str, Any]:
+        environment = dataclasses.asdict(self.environment)
+        names = ("rebased", "commit", "torch", "triton", "device_name")
+        return {name: environment[name] for name in names} | {"micro_batches": self.group.micro_batches}
 
     def _on_step(self) -> Callable[[int, int], None]:
         epoch, last = self.replicas.epoch + 1, time.monotonic()

@@ -13,15 +13,20 @@ from rebased.training.replicas import Record
 __all__ = ["write_outcome"]
 
 
-def write_outcome(folder: Path, records: Sequence[Record], weights: Callable[[], dict[str, Tensor]]) -> None:
-    """The metrics so far; once the run has ended, also its weights and result. Nothing if that is there already."""
+def write_outcome(
+    folder: Path, records: Sequence[Record], weights: Callable[[], dict[str, Tensor]], made_with: dict[str, Any]
+) -> None:
+    """The metrics so far; once the run has ended, also its weights and result. Nothing if that is there already.
+
+    ``made_with``: what the result is to say of the machine and the program, the same whenever it is written.
+    """
     if is_finished(folder):
         return
     ended = records[-1].finished is not None
     write_metrics(folder, map(_metrics, records), durable=ended)
     if ended:
         write_weights(folder, weights())
-        write_result(folder, _result(records))
+        write_result(folder, _result(records) | {"made_with": made_with})
 
 
 def _metrics(record: Record) -> dict[str, Any]:

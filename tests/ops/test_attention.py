@@ -27,7 +27,11 @@ def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
 def small_blocks(chunk_size: int, chunks_per_block: int) -> Iterator[None]:
     """Chunks of a few tokens, blocks of a few chunks, parts of two heads: short sequences cross every border."""
     rows = chunk_size * chunks_per_block
-    sizes = {"preferred_chunk_size": lambda problem: chunk_size, "rows_per_block": lambda problem: rows}
+    sizes = {
+        "preferred_chunk_size": lambda problem: chunk_size,
+        "rows_per_block": lambda problem: rows,
+        "is_direct": lambda problem: False,
+    }
     with mock.patch.multiple(blocks, **sizes), mock.patch.object(chunked, "parts", parts_of_two):
         yield
 
@@ -44,6 +48,17 @@ def parts_of_two(problem: Problem) -> list[Part]:
 def test_chunked_equals_reference(case: Case, chunk_size: int, chunks_per_block: int) -> None:
     with small_blocks(chunk_size, chunks_per_block):
         actual = run(case, "chunked")
+    assert_equals_reference(case, actual)
+
+
+@given(case=cases())
+@settings(max_examples=150)
+def test_chunked_equals_reference_at_its_own_sizes(case: Case) -> None:
+    """Few queries (``at``) meet the keys directly."""
+    assert_equals_reference(case, run(case, "chunked"))
+
+
+def assert_equals_reference(case: Case, actual: dict[str, torch.Tensor]) -> None:
     expected = run(case, "reference")
     other = with_gradients(lambda: case.call(by_cumulative_sums), case.leaves)
     assert_close_in_float64(actual, expected, other, floor=case.grad_floor(expected["out"]))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from cases import Case, cases, make_kernel, random_state
 from oracles import by_cumulative_sums, with_gradients
 from rebased.kernels import BASED, REBASED, Kernel, Polynomial
 from rebased.ops import initial_state, kernel_attention
+from rebased.ops.triton import plan
 from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.plan import Plan
 from tolerances import assert_close_in, relative_rms
@@ -47,11 +49,17 @@ DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if NATIVE else [])]  
 
 
 @pytest.mark.usefixtures("interpretable")
-@given(case=cases(max_len=100, max_feature_dim=18, kernels=POLYNOMIALS), dtype=st.sampled_from(DTYPES))
+@given(
+    case=cases(max_len=100, max_feature_dim=18, kernels=POLYNOMIALS),
+    dtype=st.sampled_from(DTYPES),
+    directly=st.booleans(),
+)
 @settings(max_examples=60)
-def test_equals_the_reference(case: Case, dtype: torch.dtype) -> None:
+def test_equals_the_reference(case: Case, dtype: torch.dtype, directly: bool) -> None:
     """Outputs, states and all gradients; packings, masks, positions, grouped heads and states among the cases."""
-    assert_matches_reference(case, dtype)
+    plan._make_plan.cache_clear()
+    with mock.patch.object(plan, "pays_directly", return_value=directly):  # few queries either way
+        assert_matches_reference(case, dtype)
 
 
 # Each of these compiles its own kernels, for seconds: few shapes, and a name to run some of them in each of several

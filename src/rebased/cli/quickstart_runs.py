@@ -23,7 +23,7 @@ _ALIKE = "Every model has two layers, a short convolution and then its mixer (At
 def quickstart_runs(device: str) -> list[RecallConfig]:
     """All seeds and learning rates of all models."""
     make = _paper_run if device.startswith("cuda") else _small_run
-    rates = (1e-3, 3e-3) if device.startswith("cuda") else (5e-3, 1e-2)
+    rates = (1e-3, 3e-3) if device.startswith("cuda") else (4e-3, 8e-3)
     return [make(stack, rate, seed) for stack in _LONGEST_FIRST for rate in rates for seed in SEEDS]
 
 
@@ -39,18 +39,18 @@ def quickstart_note(device: str) -> str:
 
 
 def _small_run(stack: str, learning_rate: float, seed: int) -> RecallConfig:
-    seq_len = 64
+    seq_len = 48
     conv, mixer = STACKS[stack](seq_len)
     layers = (conv, replace(mixer, options=mixer.options | _SMALL_MIXERS[mixer.mixer]))
     return RecallConfig(
         stack=stack,
-        d_model=48,
+        d_model=64,
         seq_len=seq_len,
         learning_rate=learning_rate,
         seed=seed,
-        task_options={"num_pairs": 8},
+        task_options={"num_pairs": 6},
         model_options={"layers": layers, "embedding_dropout": 0.0, "positions": "none"},
-        vocab_size=128,
+        vocab_size=64,
         num_train=4_000,
         num_test=500,
         endless=True,

@@ -146,7 +146,7 @@ def make_kernel(
         "elu+1": ELU_PLUS_ONE,
         "relu": RELU,
         "square": ELEMENTWISE_SQUARE,
-        "cosformer": CosFormer(300),
+        "cosformer": CosFormer(400),
         "dpfp": DPFP(2),
         "rfa": RFA(feature_dim, 5),
     }[name]

@@ -3,7 +3,15 @@
 import torch
 
 from rebased.kernels import BASED, REBASED
-from rebased.ops import initial_state, kernel_attention, kernel_attention_step, norm_affine, selective_scan, wkv
+from rebased.ops import (
+    initial_state,
+    kernel_attention,
+    kernel_attention_step,
+    linear_cross_entropy,
+    norm_affine,
+    selective_scan,
+    wkv,
+)
 
 
 def main() -> None:
@@ -19,6 +27,7 @@ def main() -> None:
         (torch.bfloat16, REBASED, (16, 64), {}),
         (torch.bfloat16, REBASED, (16, 64), {"cu_seqlens": borders}),
         (torch.bfloat16, REBASED, (16, 12), {"at": at, "cu_seqlens": borders}),
+        (torch.bfloat16, REBASED, (16, 4), {"at": at}),
         (torch.float32, BASED, (5, 20), {"key_mask": key_mask}),
         (torch.float16, BASED, (16, 12), {"causal": False}),
     ):
@@ -45,6 +54,9 @@ def main() -> None:
     mask = torch.rand(2, 150, generator=generator, device="cuda") < 0.5
     y, sums = wkv(k, v, decay.abs(), bonus, key_mask=mask, backend="triton")
     torch.autograd.grad(y.float().sum() + sums.numerator.sum(), (k, v, decay, bonus))
+    x, weight = randn(70, 24, dtype=torch.bfloat16), randn(300, 24, dtype=torch.bfloat16)
+    labels = torch.randint(0, 300, (70,), generator=generator, device="cuda")
+    torch.autograd.grad(linear_cross_entropy(x, weight, labels, backend="triton").sum(), (x, weight))
     torch.cuda.synchronize()
 
 

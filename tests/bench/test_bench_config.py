@@ -33,6 +33,7 @@ from rebased.bench.config import OpsBenchConfig, backends_on
         ("feature_dim", 0, "feature_dim: 0"),
         ("head_dim", 0, "head_dim: 0"),
         ("threads", 0, "threads: 0"),
+        ("graphs", True, "graphs: True needs device 'cuda'"),
         ("min_repetitions", 0, "min_repetitions: 0"),
         ("min_seconds", -1.0, "min_seconds=-1"),
         ("min_seconds", float("nan"), "min_seconds=nan"),

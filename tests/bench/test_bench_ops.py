@@ -277,8 +277,8 @@ def test_inputs_lie_as_each_candidate_likes_it() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_runs_on_a_gpu(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "graphs"), [("float32", False), ("bfloat16", True)])
+def test_runs_on_a_gpu(dtype: str, graphs: bool) -> None:
     config = tiny(
         device="cuda",
         dtype=dtype,
@@ -286,10 +286,12 @@ def test_runs_on_a_gpu(dtype: str) -> None:
         tokens=512,
         passes=("forward", "both"),
         accuracy=True,
+        graphs=graphs,
         feature_dim=16,
         backends=("reference", "chunked", "triton"),
     )
     result = run_ops_bench(config)
     assert all(each.timing is not None for each in result.measurements)
+    assert all(each.launch_seconds for each in result.measurements)
     assert result.environment.device == "cuda"
     assert len(result.accuracy) == 8

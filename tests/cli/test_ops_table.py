@@ -39,6 +39,15 @@ def test_printed_table() -> None:
     assert lines[-1] == "sdpa skipped at 1024: longer than max_sdpa_length=512"
 
 
+def test_on_a_gpu_the_table_says_how_calls_are_made() -> None:
+    result = small_result()
+    cells = [dataclasses.replace(each, launch_seconds=4e-4) for each in result.measurements]
+    config = dataclasses.replace(result.config, device="cuda", graphs=True)
+    lines = printed(dataclasses.replace(result, config=config, measurements=tuple(cells)))
+    assert lines[4].split() == ["launch", "0.400", "0.400"]
+    assert any(line.startswith("calls are replayed from a CUDA graph; launch: ") for line in lines)
+
+
 def test_a_table_for_each_choice_of_passes() -> None:
     lines = printed(small_result(passes=("forward", "both")))
     assert lines[0].startswith("forward ")

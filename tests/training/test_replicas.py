@@ -206,8 +206,9 @@ def test_traced_once(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_once() -> None:
-    check_compiled_once("rebased")
+@pytest.mark.parametrize("stack", ["rebased", "h3"])
+def test_compiled_once(stack: str) -> None:
+    check_compiled_once(stack)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import torch
 from rebased.bench.accuracy import Accuracy, measure_accuracy
 from rebased.bench.candidates import Attend, Inputs, build_attend, build_call, build_inputs
 from rebased.bench.config import OpsBenchConfig
+from rebased.bench.graphs import record
 from rebased.bench.memory import peak_memory
 from rebased.bench.peers import PeerUnavailableError
 from rebased.bench.results import Measurement
-from rebased.bench.timing import time_call
+from rebased.bench.timing import time_call, time_launch
 from rebased.bench.verify import WrongBackendError, check_errors
 
 __all__ = ["failure", "measure_candidate"]
@@ -67,8 +68,9 @@ def _measure(candidate: str, attend: Attend, inputs: Inputs, passes: str, config
         call = build_call(attend, inputs, passes)
         call()  # warm-up for both: what a library allocates once and keeps is not this call's memory
         peak_bytes = peak_memory(call, device=config.torch_device)
+        launch_seconds = time_launch(call) if config.device == "cuda" else None
         timing = time_call(
-            call,
+            record(call, config.torch_device) if config.graphs else call,
             device=config.torch_device,
             warmup=0,
             min_repetitions=config.min_repetitions,
@@ -77,7 +79,14 @@ def _measure(candidate: str, attend: Attend, inputs: Inputs, passes: str, config
     except Exception as error:
         reason = failure(error)
     else:
-        return Measurement(candidate=candidate, length=length, passes=passes, timing=timing, peak_bytes=peak_bytes)
+        return Measurement(
+            candidate=candidate,
+            length=length,
+            passes=passes,
+            timing=timing,
+            launch_seconds=launch_seconds,
+            peak_bytes=peak_bytes,
+        )
     _free_memory()  # here and not above: while it is handled, an exception holds on to the tensors of its frames
     return _skipped(candidate, length, passes, reason)
 

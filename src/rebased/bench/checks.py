@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 import torch
 
-__all__ = ["DEVICES", "DTYPES", "check_choice", "check_choices", "check_duration", "check_machine", "check_positive"]
+__all__ = [
+    "DEVICES",
+    "DTYPES",
+    "check_choice",
+    "check_choices",
+    "check_duration",
+    "check_graphs",
+    "check_machine",
+    "check_positive",
+]
 
 DEVICES = ("cpu", "cuda")
 DTYPES = {
@@ -48,6 +57,11 @@ def check_positive(name: str, value: int | None) -> None:
 def check_duration(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
         raise ValueError(f"{name}={value} must be finite and not negative")
+
+
+def check_graphs(graphs: bool, device: str) -> None:
+    if graphs and device != "cuda":
+        raise ValueError(f"graphs: True needs device 'cuda', got {device!r}")
 
 
 def check_machine(device: str, threads: int | None) -> None:

@@ -59,6 +59,8 @@ class OpsBenchConfig(OnMachine):
     """Longer lengths skip the peers: those whose names begin with "parallel" are quadratic, the other is slow."""
     accuracy: bool = False
     """Whether errors against float64 are measured at the very sizes that are timed, which costs quadratic time."""
+    graphs: bool = False
+    """Whether calls are recorded and replayed as CUDA graphs: their time is then the device's alone."""
     min_repetitions: int = 5
     """Calls timed at least."""
     min_seconds: float = 0.5
@@ -81,6 +83,7 @@ class OpsBenchConfig(OnMachine):
             checks.check_positive(name, getattr(self, name))
         for name in ("max_reference_length", "max_sdpa_length", "max_peer_length", "min_seconds"):
             checks.check_duration(name, getattr(self, name))
+        checks.check_graphs(self.graphs, self.device)
         if self.tokens is not None:
             self._check_tokens(self.tokens)
 

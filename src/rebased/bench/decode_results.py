@@ -59,8 +59,7 @@ class DecodeBenchConfig(OnMachine):
         for name in ("threads", "min_repetitions"):
             checks.check_positive(name, getattr(self, name))
         checks.check_duration("min_seconds", self.min_seconds)
-        if self.graphs and self.device != "cuda":
-            raise ValueError(f"graphs: True needs device 'cuda', got {self.device!r}")
+        checks.check_graphs(self.graphs, self.device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch
 
 from rebased.bench.cells import failure
 from rebased.bench.contention import ContentionMeter
+from rebased.bench.graphs import record
 from rebased.bench.memory import peak_memory
 from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult, MixerMeasurement
 from rebased.bench.threads import threads
@@ -55,8 +56,13 @@ def _measure(name: str, length: int, config: MixerBenchConfig) -> MixerMeasureme
     try:
         mixer, call = _prepare(name, length, config)
         rounding = _check(mixer, length, config)
-        timing = time_call(call, device=device, min_repetitions=config.min_repetitions, min_seconds=config.min_seconds)
         peak = peak_memory(call, device=device)
+        timing = time_call(
+            record(call, device) if config.device == "cuda" else call,
+            device=device,
+            min_repetitions=config.min_repetitions,
+            min_seconds=config.min_seconds,
+        )
         state_bytes = mixer.state_bytes(length, dtype=config.torch_dtype)
     except Exception as error:
         return MixerMeasurement(mixer=name, length=length, skipped=failure(error))

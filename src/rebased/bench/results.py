@@ -26,6 +26,8 @@ class Measurement:
     """"forward" or "both"."""
     timing: Timing | None = None
     """None if skipped."""
+    launch_seconds: float | None = None
+    """On CUDA, how long a call keeps the CPU: where that is longer, an eager call takes this. None if skipped."""
     peak_bytes: int | None = None
     """Peak memory of one call beyond its inputs; None if skipped."""
     speedup_over_sdpa: float | None = None

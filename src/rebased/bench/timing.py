@@ -10,7 +10,7 @@ import torch
 
 from rebased.bench.cache import cache_clearer
 
-__all__ = ["Timing", "time_call"]
+__all__ = ["Timing", "time_call", "time_launch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,15 @@ def time_call(
             samples += _cuda_seconds(call, clear, device, _next_batch(samples, min_repetitions, min_seconds - total))
         total = sum(samples)
     return Timing.from_samples(samples)
+
+
+def time_launch(call: Callable[[], object], *, repetitions: int = 20) -> float:
+    """Median seconds until ``call`` returns while the device has nothing else to do, its work not awaited."""
+    samples = []
+    for _ in range(repetitions):
+        torch.cuda.synchronize()
+        samples.append(_wall_seconds(call))
+    return statistics.median(samples)
 
 
 def _wall_seconds(call: Callable[[], object]) -> float:

@@ -65,6 +65,10 @@ def bench_ops(
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="Also measure errors against float64 at the sizes that are timed.")
     ] = _DEFAULTS.accuracy,
+    graphs: Annotated[
+        bool | None,
+        typer.Option("--graphs/--no-graphs", help="Replay calls from CUDA graphs; if not given, on CUDA."),
+    ] = None,
     min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
     min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
@@ -94,6 +98,7 @@ def bench_ops(
             max_sdpa_length=max_sdpa_length,
             max_peer_length=max_peer_length,
             accuracy=accuracy,
+            graphs=device == "cuda" if graphs is None else graphs,
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )

@@ -39,6 +39,8 @@ def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
 def _caption(result: MixerBenchResult) -> str:
     config, environment = result.config, result.environment
     what = "forward" if config.passes == "forward" else "forward + backward"
+    if config.device == "cuda":
+        what += ", replayed from a CUDA graph"
     return (
         f"{what}, batch {config.batch_size}, d_model {config.d_model}, {config.dtype}\n"
         f"{environment.device_name}, torch {environment.torch}; ms: median ± interquartile range; "

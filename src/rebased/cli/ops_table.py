@@ -43,6 +43,8 @@ def _table(result: OpsBenchResult, passes: str) -> Table:
             table.add_row("", "speed", *_row(cells, _speed), style="green")
             if result.rates is not None:
                 table.add_row("", "limit", *_row(cells, _limit))
+        if any(cell.launch_seconds for cell in cells):
+            table.add_row("", "launch", *_row(cells, _launch))
         table.add_row("", "MiB", *_row(cells, _memory), _exponent(growth.memory_exponent), style="cyan")
     return table
 
@@ -61,6 +63,10 @@ def _speed(cell: Measurement) -> str:
 
 def _limit(cell: Measurement) -> str:
     return ABSENT if cell.limit_fraction is None else f"{digits(cell.limit_fraction * 100)}%"
+
+
+def _launch(cell: Measurement) -> str:
+    return ABSENT if cell.launch_seconds is None else digits(cell.launch_seconds * 1e3)
 
 
 def _memory(cell: Measurement) -> str:
@@ -98,6 +104,9 @@ def _caption(result: OpsBenchResult) -> str:
         "ms: median ± interquartile range of a call; speed: SDPA's median over this one's, above 1 is faster;",
         "MiB: peak memory of a call beyond its inputs; growth: exponent fitted over the lengths T",
     ]
+    if config.device == "cuda":
+        how = "replayed from a CUDA graph" if config.graphs else "called from Python"
+        lines.append(f"calls are {how}; launch: milliseconds that a call from Python keeps the CPU")
     if result.rates is not None:
         moved, computed = result.rates.bytes_per_second / 1e9, result.rates.flops_per_second / 1e12
         lines.append(

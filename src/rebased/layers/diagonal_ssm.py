@@ -116,5 +116,5 @@ def _product(x: Float[Tensor, "*S 2"], y: Float[Tensor, "*R 2"]) -> Float[Tensor
 
 def _real_parts(x: Float[Tensor, "*B W N I 2"], y: Float[Tensor, "W N C 2"]) -> Float[Tensor, "*B W IC"]:
     """``Re Σ_n x_{n i} y_{n c}`` for all i and c, which together count time."""
-    sign = torch.tensor([1.0, -1.0], device=x.device, dtype=x.dtype)
-    return torch.einsum("...wniz,wncz->...wic", x * sign, y).flatten(-2)
+    real, imaginary = x.unbind(-1)
+    return torch.einsum("...wniz,wncz->...wic", torch.stack([real, -imaginary], dim=-1), y).flatten(-2)

@@ -71,7 +71,8 @@ def _join(x: Tensor, dim: int | None, size: int) -> Tensor:
 
 
 def _split(x: Tensor, size: int) -> Tensor:
-    return x.unflatten(-1, (size, -1)).movedim(-2, 0)
+    # Contiguous, for torch 2.13 compiles the strides of other layouts for one number of replicas only.
+    return x.unflatten(-1, (size, -1)).movedim(-2, 0).contiguous()
 
 
 def _forward_vmap(info: Any, in_dims: Any, inputs: Tensor, filters: Tensor, num_outputs: int) -> tuple[Tensor, int]:

@@ -3,6 +3,8 @@
 Coefficients come per query row, (X, terms, R); ``None`` stands for ones.
 """
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -33,8 +35,14 @@ def coefficient_grads(
 
 def feature_weights(feature_dim: int, degrees: tuple[int, ...], like: Tensor) -> Float[Tensor, "E 1"]:
     """The multinomial weights of all terms' features, as a column that multiplies a state."""
+    return _feature_weights(feature_dim, degrees, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _feature_weights(feature_dim: int, degrees: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Kept: a copy to a device waits for it, and a CUDA graph cannot hold one."""
     weights = [weight for degree in degrees for weight in monomial_weights(feature_dim, degree)]
-    return torch.tensor(weights, dtype=like.dtype, device=like.device)[:, None]
+    return torch.tensor(weights, dtype=dtype, device=device)[:, None]
 
 
 def _weighted_powers(

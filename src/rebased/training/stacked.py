@@ -57,7 +57,8 @@ class StackedModels:
         }
         # A function of the template, not of this object: a cycle would keep a GPU's memory until it is found.
         losses = torch.vmap(partial(_mean_loss, self._template), in_dims=(0, 0, 0, 0, 0, None))
-        self._losses = torch.compile(losses) if compile else losses
+        # The compiler times variants of a kernel that add in other orders, and would not always choose the same.
+        self._losses = torch.compile(losses, options={"deterministic": True}) if compile else losses
         self._records = compile and self.device.type == "cuda"
         self._recorded: RecordedCall | None = None
 

@@ -27,6 +27,8 @@ SCAN_BLOCK = 128
 """Numbers of a state that a program sums at a time."""
 SHIFT_BLOCK = 1024
 """Numbers of each state that a program adds to: 16 bytes a thread in bfloat16."""
+SHIFT_CHUNKS = 4
+"""States that a program adds to at a time."""
 
 
 class Signature(NamedTuple):
@@ -273,6 +275,7 @@ class Plan:
                 "BLOCK": SHIFT_BLOCK,
                 "SEGMENT": self.segment(self.s.k_shape[1]),
                 "CHUNK": self.tuning.chunk,
+                "CHUNKS": min(SHIFT_CHUNKS, self.segment(self.s.k_shape[1]) // self.tuning.chunk),
                 "PACKED": self.s.is_packed,
             }
 

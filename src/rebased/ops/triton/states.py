@@ -367,9 +367,13 @@ def shift_kernel(
     BLOCK: tl.constexpr,
     SEGMENT: tl.constexpr,
     CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Add what comes before a segment to the states within it; one program: one segment, key head and BLOCK numbers."""
+    """Add what comes before a segment to the states within it; one program: one segment, key head and BLOCK numbers.
+
+    It waits for CHUNKS states at a time: one after another, memory would be idle in between.
+    """
     VALUES: tl.constexpr = FEATURES * DP
     BLOCKS: tl.constexpr = (VALUES + BLOCK - 1) // BLOCK
     ALL_BLOCKS: tl.constexpr = BLOCKS + (FEATURES + BLOCK - 1) // BLOCK
@@ -391,18 +395,24 @@ def shift_kernel(
     num_chunks = tl.cdiv(end - start, CHUNK)
     if block < BLOCKS:
         column = block * BLOCK + tl.arange(0, BLOCK)
-        _add_to_each(prefix, slot, num_chunks, before, from_slot, head, num_key_heads, column, VALUES)
+        _add_to_each(prefix, slot, num_chunks, before, from_slot, head, num_key_heads, column, VALUES, CHUNKS)
     else:
         column = (block - BLOCKS) * BLOCK + tl.arange(0, BLOCK)
-        _add_to_each(prefix_moments, slot, num_chunks, before_moments, from_slot, head, num_key_heads, column, FEATURES)
+        _add_to_each(
+            prefix_moments, slot, num_chunks, before_moments, from_slot, head, num_key_heads, column, FEATURES, CHUNKS
+        )
 
 
 @triton.jit
-def _add_to_each(states, slot, count, sums, from_slot, head, num_key_heads, column, WIDTH: tl.constexpr):
-    """Add one row of ``sums`` to ``count`` of ``states``."""
+def _add_to_each(
+    states, slot, count, sums, from_slot, head, num_key_heads, column, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr
+):
+    """Add one row of ``sums`` to ``count`` of ``states``, of which AT_ONCE are awaited together."""
     inside = column < WIDTH
     more = tl.load(sums + (from_slot * num_key_heads + head) * WIDTH + column, mask=inside, other=0.0)
-    for place in range(count):
-        to = states + ((slot + place) * num_key_heads + head) * WIDTH + column
-        total = tl.load(to, mask=inside, other=0.0).to(tl.float32) + more
-        tl.store(to, total.to(states.dtype.element_ty), mask=inside)
+    for first in range(0, count, AT_ONCE):
+        place = first + tl.arange(0, AT_ONCE)
+        to = states + ((slot + place) * num_key_heads + head)[:, None] * WIDTH + column[None, :]
+        mask = (place < count)[:, None] & inside[None, :]
+        total = tl.load(to, mask=mask, other=0.0).to(tl.float32) + more[None, :]
+        tl.store(to, total.to(states.dtype.element_ty), mask=mask)

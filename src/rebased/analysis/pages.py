@@ -1,0 +1,69 @@
+"""What there is to say of an experiment, before it is printed or becomes HTML: text, tables and pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["TONES", "Cell", "Part", "Picture", "Section", "Table"]
+
+TONES = ("", "higher", "lower", "faint")
+"""How a cell differs from what it is compared with, if a test says so; faint is what matters less."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table."""
+
+    text: str
+    tone: str = ""
+    """One of `TONES`."""
+    note: str = ""
+    """What is said where there is room: a tooltip."""
+
+    def __post_init__(self) -> None:
+        if self.tone not in TONES:
+            raise ValueError(f"tone={self.tone!r} is unknown; it may be one of {', '.join(map(repr, TONES))}")
+
+
+@dataclass(frozen=True)
+class Table:
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    @classmethod
+    def of(cls, caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> "Table":
+        """Plain texts become cells. ValueError for a row that is not as long as the header."""
+        cells = tuple(tuple(Cell(each) if isinstance(each, str) else each for each in row) for row in rows)
+        for row in cells:
+            if len(row) != len(header):
+                raise ValueError(f"a row of {caption!r} has {len(row)} cells, its header {len(header)}")
+        return cls(caption, tuple(header), cells)
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    """Of its files, without extension."""
+    figure: "Figure"
+    caption: str
+    """Also what is said to those who cannot see it."""
+
+
+Part = str | Table | Picture
+"""A text is a paragraph."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """All about one table or figure of the paper."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        return tuple(part for part in self.parts if isinstance(part, Picture))

@@ -1,0 +1,89 @@
+"""Tables 4 and 9: how many parameters the models have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rebased.analysis.pages import Cell, Section, Table
+from rebased.models import LanguageModel, ModelConfig, preset
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.published import TABLE_4, TABLE_9
+
+__all__ = ["TABLE4", "TABLE9"]
+
+_NO_GRIDS: Mapping[str, Any] = {"smoke": {}, "small": {}, "paper": {}}
+_NAMES = {
+    "attention": "Attention",
+    "conv_attention": "ConvAttention",
+    "rwkv": "RWKV",
+    "conv_rwkv": "ConvRWKV",
+    "mamba": "Mamba",
+    "based": "Based",
+    "rebased": "ReBased",
+}
+
+
+def count_parameters(config: ModelConfig) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in LanguageModel(config).parameters())
+
+
+def _measure_table4(material: Material) -> Data:
+    return {
+        stack: {
+            str(size): count_parameters(preset(f"mqar-{stack}", d_model=size, seq_len=length))
+            for size, (_, length) in row.items()
+        }
+        for stack, row in TABLE_4.items()
+    }
+
+
+def _measure_table9(material: Material) -> Data:
+    return {name: count_parameters(preset(f"lm-{name}")) for name in TABLE_9}
+
+
+def _compared(count: int, known: int) -> Cell:
+    if count == known:
+        return Cell(f"{count:,}", note="as in the paper")
+    return Cell(f"{count:,} (the paper: {known:,})", "higher" if count > known else "lower")
+
+
+def _present_table4(data: Data) -> Section:
+    sizes = list(TABLE_4["attention"])
+    rows: list[list[Cell | str]] = [
+        [_NAMES[stack], *(_compared(data[stack][str(size)], TABLE_4[stack][size][0]) for size in sizes)]
+        for stack in TABLE_4
+    ]
+    said = _agreement(data[stack][str(size)] == TABLE_4[stack][size][0] for stack in TABLE_4 for size in sizes)
+    header = ["model", *(f"d = {size}" for size in sizes)]
+    return Section("Table 4: parameters of the recall models", (said, Table.of("parameters", header, rows)))
+
+
+def _present_table9(data: Data) -> Section:
+    rows: list[list[Cell | str]] = [[_NAMES[name], _compared(data[name], known)] for name, known in TABLE_9.items()]
+    said = _agreement(data[name] == known for name, known in TABLE_9.items())
+    return Section(
+        "Table 9: parameters of the language models", (said, Table.of("parameters", ("model", "parameters"), rows))
+    )
+
+
+def _agreement(equal: Any) -> str:
+    equal = list(equal)
+    return f"{sum(equal)} of {len(equal)} counts are the paper's to the unit."
+
+
+TABLE4 = Experiment(
+    name="table4",
+    title="Parameters of recall models",
+    grids=_NO_GRIDS,
+    measure=_measure_table4,
+    present=_present_table4,
+)
+TABLE9 = Experiment(
+    name="table9",
+    title="Parameters of language models",
+    grids=_NO_GRIDS,
+    measure=_measure_table9,
+    present=_present_table9,
+)

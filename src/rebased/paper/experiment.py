@@ -1,0 +1,62 @@
+"""What every table and figure of the paper has: runs it is made of, numbers found in them, a way to show these."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rebased.analysis.pages import Section
+from rebased.runs import Run
+from rebased.training.grid import expand_grid
+from rebased.training.recall import RecallConfig
+
+__all__ = ["SCALES", "Experiment", "Material"]
+
+SCALES = {
+    "smoke": "a minute on a CPU: whether it works, not what is true",
+    "small": "one GPU, minutes: the paper's task and models, fewer learning rates, seeds or sizes",
+    "paper": "everything, as the paper has it",
+}
+"""A scale changes seeds, epochs, learning rates and sizes, never the task or the model."""
+
+Data = dict[str, Any]
+"""Of plain types, as JSON has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What numbers are found in."""
+
+    scale: str
+    runs: tuple[Run, ...]
+    """Those of the grid that are finished, in its order."""
+    out: Path
+    """The folder of all results."""
+    device: str
+    """Where to compute what is yet to compute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure of the paper."""
+
+    name: str
+    """As in the paper: table1, figure4."""
+    title: str
+    grids: Mapping[str, Mapping[str, Any]]
+    """By scale, as `rebased.training.grid` has them; empty where nothing is to be trained."""
+    measure: Callable[[Material], Data]
+    """From runs to numbers."""
+    present: Callable[[Data], Section]
+    """From numbers to tables and pictures. Needs nothing else: runs may be elsewhere."""
+
+    def __post_init__(self) -> None:
+        if set(self.grids) != set(SCALES):
+            raise ValueError(f"{self.name} has grids for {', '.join(self.grids)}; it needs {', '.join(SCALES)}")
+
+    def configs(self, scale: str) -> list[RecallConfig]:
+        """The runs of a scale; ValueError, listing what there is, for an unknown one."""
+        if scale not in SCALES:
+            raise ValueError(f"scale={scale!r} is unknown; there are {', '.join(SCALES)}")
+        grid = self.grids[scale]
+        return expand_grid(dict(grid)) if grid else []

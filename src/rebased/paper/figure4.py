@@ -1,0 +1,89 @@
+"""Figure 4: how good the best of a budget of learning rates is expected to be, from the runs of Table 1."""
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rebased.analysis.expected_performance import expected_performance
+from rebased.analysis.pages import Picture, Section, Table
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.figures import COLOURS, new_figure, tidy
+from rebased.paper.table1 import GRIDS, KERNELS, describe_cells
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURE4"]
+
+
+def measure(material: Material) -> Data:
+    return {"curves": [_curve(cell) for cell in describe_cells(material.runs)]}
+
+
+def _curve(cell: Data) -> Data:
+    """As in the paper, a learning rate's accuracy is the mean over seeds; every rate is one draw."""
+    means = [statistics.fmean(by_seed.values()) for by_seed in cell["by_rate"].values()]
+    found = expected_performance(np.array(means))
+    return {
+        "stack": cell["stack"],
+        "seq_len": cell["seq_len"],
+        "d_model": cell["d_model"],
+        "accuracies": means,
+        "budgets": found.budgets.tolist(),
+        "mean": found.mean.tolist(),
+        # Of one value left there is no error.
+        "standard_error": [None if np.isnan(error) else float(error) for error in found.standard_error],
+    }
+
+
+def present(data: Data) -> Section:
+    curves = data["curves"]
+    parts: list[Any] = [
+        "Dodge et al.'s estimator without replacement: the expected best of so many learning rates, drawn from those "
+        "tried, each with the mean accuracy over its seeds; ± is its standard error by the jackknife. With few rates "
+        "the curves are short and the errors rough."
+    ]
+    lengths = sorted({curve["seq_len"] for curve in curves})
+    parts += [_table(length, [curve for curve in curves if curve["seq_len"] == length]) for length in lengths]
+    for length in lengths:
+        chosen = [curve for curve in curves if curve["seq_len"] == length]
+        caption = f"Figure 4: expected best accuracy over the number of learning rates tried, {length} tokens"
+        parts.append(Picture(f"figure4-{length}", _draw(chosen), caption))
+    return Section("Figure 4: expected validation performance", tuple(parts))
+
+
+def _table(length: int, curves: Sequence[Data]) -> Table:
+    budgets = sorted({budget for curve in curves for budget in curve["budgets"]})
+    rows = []
+    for curve in sorted(curves, key=lambda curve: (curve["d_model"], list(KERNELS).index(curve["stack"]))):
+        found = dict(zip(curve["budgets"], zip(curve["mean"], curve["standard_error"], strict=True), strict=True))
+        cells = [_expected(*found[budget]) if budget in found else "" for budget in budgets]
+        rows.append([f"d = {curve['d_model']}", KERNELS[curve["stack"]], *cells])
+    return Table.of(f"{length} tokens", ["width", "kernel", *(f"best of {budget}" for budget in budgets)], rows)
+
+
+def _expected(mean: float, error: float | None) -> str:
+    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
+
+
+def _draw(curves: Sequence[Data]) -> "Figure":
+    sizes = sorted({curve["d_model"] for curve in curves})
+    figure, panels = new_figure(len(sizes), "expected best accuracy", width=2.8)
+    for panel, size in zip(panels, sizes, strict=True):
+        for (stack, name), colour in zip(KERNELS.items(), COLOURS, strict=False):
+            for curve in curves:
+                if (curve["stack"], curve["d_model"]) == (stack, size):
+                    panel.plot(
+                        curve["budgets"], curve["mean"], "o-", color=colour, label=name, linewidth=2, markersize=4
+                    )
+        panel.set(title=f"d_model {size}", xlabel="learning rates tried", ylim=(-0.02, 1.02))
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    tidy(figure, panels)
+    return figure
+
+
+FIGURE4 = Experiment(
+    name="figure4", title="Expected validation performance", grids=GRIDS, measure=measure, present=present
+)

@@ -1,0 +1,83 @@
+"""What an experiment found, as a file: small enough to keep, enough to draw from, with where it came from."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from rebased.models.config import check_names
+from rebased.runs import Run, write_text
+from rebased.training.folders import SweepFolder, name_of
+from rebased.training.log import read_log
+from rebased.training.plan import read_plan
+from rebased.training.recall import RecallConfig
+
+__all__ = ["Findings", "findings_path", "read_findings", "seconds_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    experiment: str
+    scale: str
+    grid: Mapping[str, Any]
+    """The runs asked for."""
+    num_runs: int
+    """Asked for; 0 where nothing is trained."""
+    num_finished: int
+    machines: Sequence[Mapping[str, Any]]
+    """What the runs were made with: commit, versions and device, and how many runs were made so."""
+    seconds: float
+    """Of training, summed over processes; runs that train together share the time of their group."""
+    data: Mapping[str, Any]
+    """The numbers, as the experiment's own module has them."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_finished == self.num_runs
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False, ensure_ascii=False)
+        write_text(path, text + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """ValueError, naming the file, for what is none."""
+        try:
+            values = json.loads(path.read_text())
+            check_names(cls, values)
+            return cls(**values)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{path} has no findings: {error}") from error
+
+
+def findings_path(out: Path, scale: str, experiment: str) -> Path:
+    return out / scale / f"{experiment}.json"
+
+
+def read_findings(out: Path, scale: str, experiment: str) -> Findings | None:
+    """None if there are none yet."""
+    path = findings_path(out, scale, experiment)
+    return Findings.read(path) if path.exists() else None
+
+
+def machines_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What runs were made with, most common first."""
+    kinds = Counter(json.dumps(run.result.get("made_with", {}), sort_keys=True) for run in runs)
+    return [json.loads(kind) | {"runs": count} for kind, count in kinds.most_common()]
+
+
+def seconds_of(sweep: SweepFolder, configs: Sequence[RecallConfig]) -> float:
+    """How long these runs trained, from the logs of their groups; of those without a log nothing is known."""
+    wanted = set(map(name_of, configs))
+    total = 0.0
+    for group in read_plan(sweep):
+        mine = wanted.intersection(group.run_names)
+        log = sweep.group(group.name).log
+        if mine and log.exists():
+            spent = sum(entry["seconds"] for entry in read_log(log) if entry["event"] == "epoch")
+            total += spent * len(mine) / len(group.run_names)
+    return round(total, 1)

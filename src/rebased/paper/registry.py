@@ -1,0 +1,31 @@
+"""All tables and figures, by name."""
+
+from rebased.paper.counts import TABLE4, TABLE9
+from rebased.paper.experiment import Experiment
+from rebased.paper.figure4 import FIGURE4
+from rebased.paper.table1 import TABLE1
+from rebased.paper.table2 import TABLE2
+
+__all__ = ["EXPERIMENTS", "find_experiments"]
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment for experiment in (TABLE1, FIGURE4, TABLE2, TABLE4, TABLE9)
+}
+"""In the order of the report."""
+ALSO_NAMED = {"figure3": "table1"}
+"""What another one shows."""
+
+
+def find_experiments(names: list[str]) -> list[Experiment]:
+    """Those named, or all of them for "all"; ValueError, listing what there is, for an unknown name."""
+    if names == ["all"]:
+        return list(EXPERIMENTS.values())
+    chosen = []
+    for name in names:
+        experiment = EXPERIMENTS.get(ALSO_NAMED.get(name, name))
+        if experiment is None:
+            known = ", ".join((*EXPERIMENTS, *ALSO_NAMED))
+            raise ValueError(f"there is no {name!r}; there are {known}, and all")
+        if experiment not in chosen:
+            chosen.append(experiment)
+    return chosen

@@ -1,0 +1,258 @@
+"""Table 1 and Figure 3: which part of ReBased does what, at two lengths and four widths."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rebased.analysis.bootstrap import mean_interval
+from rebased.analysis.comparison import Comparison, compare_kernels
+from rebased.analysis.pages import Cell, Picture, Section, Table
+from rebased.analysis.welch import welch_p
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.figures import COLOURS, new_figure, tidy
+from rebased.paper.published import TABLE_1, TABLE_1_SEEDS
+from rebased.runs import Run
+from rebased.training.summary import CellSummary, summarize
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["GRIDS", "KERNELS", "TABLE1", "describe_cells"]
+
+KERNELS = {
+    "based": "Based",
+    "x2": "x²",
+    "norm_x2": "norm(x)²",
+    "gamma_x2": "(γx)²",
+    "gamma_beta_x2": "(γx+β)²",
+    "rebased": "ReBased",
+}
+"""Stacks, and what the paper calls them."""
+SEPARATED = (("gamma_beta_x2", "gamma_x2", 256, 16), ("gamma_beta_x2", "gamma_x2", 256, 32))
+"""Where mean ± sd of one row of the paper lies above that of another: (higher, lower, length, d_model)."""
+
+ROUNDED = 0.005
+"""The paper has two digits: a standard deviation of 0.00 is up to this."""
+
+_PAPER = {
+    "stack": list(KERNELS),
+    "seq_len": [256, 2048],
+    "d_model": [16, 24, 32, 48],
+    "task_options": {"num_pairs": 32},
+    "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
+    "seed": [42, 43, 44, 45, 46],
+    "dtype": "bfloat16",
+}
+_SMOKE = {
+    "seq_len": 32,
+    "d_model": [16, 24],
+    "task_options": {"num_pairs": 4},
+    "learning_rate": [3e-3, 1e-2],
+    "seed": [42, 43],
+    "vocab_size": 128,
+    "num_train": 2048,
+    "num_test": 256,
+    "batch_size": 64,
+    "epochs": 3,
+    "dtype": "float32",
+}
+GRIDS: dict[str, dict[str, Any]] = {
+    "smoke": {"run": _PAPER | _SMOKE},
+    "small": {"run": _PAPER | {"seq_len": 256, "learning_rate": [1e-3, 3e-3]}},
+    "paper": {"run": _PAPER},
+}
+
+
+def describe_cells(runs: Sequence[Run]) -> list[Data]:
+    """Each kernel, length and width: accuracies of all learning rates and seeds, and what the best rate comes to."""
+    by_cell: dict[tuple[str, int, int], dict[str, dict[str, float]]] = {}
+    for run in runs:
+        c = run.config
+        rates = by_cell.setdefault((c["stack"], c["seq_len"], c["d_model"]), {})
+        rates.setdefault(f"{c['learning_rate']:g}", {})[str(c["seed"])] = run.result["accuracy"]
+    return [_describe(summary, by_cell) for summary in summarize(runs)]
+
+
+def _describe(summary: CellSummary, by_cell: dict[tuple[str, int, int], Any]) -> Data:
+    key = summary.cell["stack"], summary.cell["seq_len"], summary.cell["d_model"]
+    interval = None
+    if len(summary.runs) > 1:
+        found = mean_interval(np.array(summary.accuracies))
+        interval = [found.low, found.high]
+    return {
+        "stack": key[0],
+        "seq_len": key[1],
+        "d_model": key[2],
+        "learning_rate": summary.learning_rate,
+        "seeds": [run.config["seed"] for run in summary.runs],
+        "accuracies": list(summary.accuracies),
+        "mean": summary.mean,
+        "sd": summary.sd,
+        "interval": interval,
+        "epochs": list(summary.epochs),
+        "ended": dict(Counter(summary.reasons)),
+        "by_rate": by_cell[key],
+    }
+
+
+def measure(material: Material) -> Data:
+    cells = describe_cells(material.runs)
+    lengths = sorted({cell["seq_len"] for cell in cells})
+    return {"cells": cells, "comparisons": {str(length): _compare(cells, length) for length in lengths}}
+
+
+def _compare(cells: Sequence[Data], length: int) -> list[Data]:
+    """All pairs of kernels at their best learning rates, over widths and seeds."""
+    accuracies = {
+        (cell["stack"], cell["d_model"], seed): accuracy
+        for cell in cells
+        if cell["seq_len"] == length
+        for seed, accuracy in zip(cell["seeds"], cell["accuracies"], strict=True)
+    }
+    if len({stack for stack, _, _ in accuracies}) < 2:
+        return []
+    return [_comparison(each) for each in compare_kernels(accuracies)]
+
+
+def _comparison(each: Comparison) -> Data:
+    return {
+        "a": each.a,
+        "b": each.b,
+        "difference": each.difference,
+        "interval": None if each.interval is None else [each.interval.low, each.interval.high],
+        "effect": each.effect,
+        "cliffs_delta": each.cliffs_delta,
+        "num_runs": each.num_runs,
+        "p_value": each.p_value,
+        "adjusted_p": each.adjusted_p,
+        "verdict": each.verdict,
+    }
+
+
+# ---- To be read ----
+
+
+def present(data: Data) -> Section:
+    lengths = sorted({cell["seq_len"] for cell in data["cells"]})
+    parts: list[Any] = [
+        "Accuracy at the best learning rate of each cell, mean ± standard deviation over seeds, with a 95 % bootstrap "
+        "interval of the mean in brackets; below it the paper's. A cell is marked where Welch's test tells the two "
+        "means apart (p < 0.05, not corrected)."
+    ]
+    for length in lengths:
+        cells = {(cell["stack"], cell["d_model"]): cell for cell in data["cells"] if cell["seq_len"] == length}
+        parts.append(_accuracy_table(length, cells))
+        comparisons = data["comparisons"][str(length)]
+        if comparisons:
+            parts += [_pairs_table(length, comparisons), *_separated(length, cells)]
+    parts.append(Picture("figure3", _draw(data["cells"], lengths), "Figure 3: accuracy over width, for each kernel"))
+    return Section("Table 1 and Figure 3: ablation", tuple(parts))
+
+
+def _accuracy_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:
+    sizes = sorted({size for _, size in cells})
+    rows: list[list[Cell | str]] = []
+    for stack, name in KERNELS.items():
+        mine = [cells.get((stack, size)) for size in sizes]
+        if not any(mine):
+            continue
+        theirs = [TABLE_1[stack].get(length, {}).get(size) for size in sizes]
+        rows.append([name, *(_ours(cell, known) for cell, known in zip(mine, theirs, strict=True)), _mean_of(mine)])
+        if any(theirs):
+            known_mean = statistics.fmean(mean for mean, _ in filter(None, theirs)) if all(theirs) else None
+            quoted = ["" if known is None else f"{known[0]:.2f} ± {known[1]:.2f}" for known in theirs]
+            last = "" if known_mean is None else f"{known_mean:.2f}"
+            rows.append([Cell(each, "faint") for each in ["the paper's", *quoted, last]])
+    header = ["kernel", *(f"d = {size}" for size in sizes), "mean"]
+    return Table.of(f"{length} tokens", header, rows)
+
+
+def _ours(cell: Data | None, known: tuple[float, float] | None) -> Cell:
+    if cell is None:
+        return Cell("not run", "faint")
+    text = f"{cell['mean']:.2f}"
+    if cell["sd"] is not None:
+        text += f" ± {cell['sd']:.2f} [{cell['interval'][0]:.2f}, {cell['interval'][1]:.2f}]"
+    note = f"learning rate {cell['learning_rate']:g}, {len(cell['seeds'])} seeds"
+    tone = ""
+    if known is not None and cell["sd"] is not None:
+        p = welch_p(cell["mean"], cell["sd"], len(cell["seeds"]), known[0], max(known[1], ROUNDED), TABLE_1_SEEDS)
+        note += f"; the paper's {known[0]:.2f} ± {known[1]:.2f}, p = {p:.2g}"
+        if p < 0.05:
+            tone = "higher" if cell["mean"] > known[0] else "lower"
+    return Cell(text, tone, note)
+
+
+def _mean_of(cells: Sequence[Data | None]) -> str:
+    return f"{statistics.fmean(cell['mean'] for cell in cells if cell):.2f}" if all(cells) else ""
+
+
+def _pairs_table(length: int, comparisons: Sequence[Data]) -> Table:
+    rows: list[list[Cell | str]] = []
+    for each in sorted(comparisons, key=lambda each: each["adjusted_p"]):
+        a, b = KERNELS[each["a"]], KERNELS[each["b"]]
+        verdict: str = {"a better": f"{a} better", "b better": f"{b} better"}.get(each["verdict"], str(each["verdict"]))
+        interval = "" if each["interval"] is None else f"[{each['interval'][0]:+.3f}, {each['interval'][1]:+.3f}]"
+        effect = "" if each["effect"] is None else f"{each['effect']:+.2f}"
+        tone = "" if each["verdict"] == "no difference shown" else "higher"
+        rows.append(
+            [
+                f"{a} − {b}",
+                f"{each['difference']:+.3f}",
+                interval,
+                effect,
+                f"{each['cliffs_delta']:+.2f}",
+                f"{each['p_value']:.2g}",
+                f"{each['adjusted_p']:.2g}",
+                Cell(verdict, tone),
+            ]
+        )
+    caption = (
+        f"{length} tokens, all pairs over widths and seeds: sign-flip test, Holm's correction for the "
+        f"{len(comparisons)} pairs. Each kernel has its best learning rate, chosen by the same seeds"
+    )
+    header = ("pair", "difference", "95 % interval", "g", "Cliff's δ", "p", "p (Holm)", "verdict")
+    return Table.of(caption, header, rows)
+
+
+def _separated(length: int, cells: dict[tuple[str, int], Data]) -> list[str]:
+    """Where the paper's own intervals are apart: whether ours are."""
+    said = []
+    for higher, lower, where, size in SEPARATED:
+        a, b = cells.get((higher, size)), cells.get((lower, size))
+        if where != length or a is None or b is None or a["sd"] is None or b["sd"] is None:
+            continue
+        gap = (a["mean"] - a["sd"]) - (b["mean"] + b["sd"])
+        p = welch_p(a["mean"], a["sd"], len(a["seeds"]), b["mean"], b["sd"], len(b["seeds"]))
+        agrees = "agree" if gap > 0 else "do not agree"
+        said.append(
+            f"In the paper, mean ± sd of {KERNELS[higher]} lies above that of {KERNELS[lower]} at d = {size}. Our runs "
+            f"{agrees}: {a['mean']:.2f} ± {a['sd']:.2f} against {b['mean']:.2f} ± {b['sd']:.2f} (Welch's p = {p:.2g})."
+        )
+    return said
+
+
+def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":
+    figure, axes = new_figure(len(lengths), "accuracy")
+    for panel, length in zip(axes, lengths, strict=True):
+        for (stack, name), colour in zip(KERNELS.items(), COLOURS, strict=False):
+            mine = sorted(
+                (cell for cell in cells if (cell["stack"], cell["seq_len"]) == (stack, length)),
+                key=lambda cell: int(cell["d_model"]),
+            )
+            if not mine:
+                continue
+            x, y = [cell["d_model"] for cell in mine], np.array([cell["mean"] for cell in mine])
+            spread = np.array([cell["sd"] or 0.0 for cell in mine])
+            panel.plot(x, y, "o-", color=colour, label=name, linewidth=2, markersize=4)
+            panel.fill_between(x, y - spread, y + spread, color=colour, alpha=0.12, linewidth=0)
+        panel.set(title=f"{length} tokens", xlabel="d_model", ylim=(-0.02, 1.02))
+        panel.set_xticks(sorted({cell["d_model"] for cell in cells}))
+    tidy(figure, axes)
+    return figure
+
+
+TABLE1 = Experiment(name="table1", title="Ablation (with Figure 3)", grids=GRIDS, measure=measure, present=present)

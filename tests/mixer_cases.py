@@ -25,6 +25,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "attention": ("attention", {"num_heads": 3}),
     "rotary window attention": ("attention", {"num_heads": 4, "num_key_heads": 2, "window": 5, "rotary": True}),
     "short_conv": ("short_conv", {}),
+    "previous_token": ("previous_token", {}),
     "hyena": ("hyena", {"seq_len": MAX_LEN}),
     "h3": ("h3", {"state_dim": 6}),
     "h3 with heads": ("h3", {"state_dim": 6, "head_dim": 3}),

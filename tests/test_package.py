@@ -200,6 +200,7 @@ def test_public_names() -> None:
         "Mamba",
         "Mixer",
         "MixerState",
+        "PreviousToken",
         "ReBased",
         "ShortConv",
         "pick",

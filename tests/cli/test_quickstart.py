@@ -46,7 +46,7 @@ def test_trains_all_and_says_where_things_are(tmp_path: Path) -> None:
     assert all(str(out / name) in said for name in FILES)
     assert {run.folder.parent for run in find_runs(out)} == {out / "runs"}
     page = (out / "report.html").read_text()
-    assert f"torch</td><td>{torch.__version__}</td>" in page
+    assert f"<dt>torch</dt><dd>{torch.__version__}</dd>" in page
     assert "vocabulary 16" in page
 
 

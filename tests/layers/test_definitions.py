@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mixer_cases import assert_same, with_grads
-from rebased.layers import RWKV, Based, KernelAttention, Mamba, Mixer, ReBased, ShortConv
+from rebased.layers import RWKV, Based, KernelAttention, Mamba, Mixer, PreviousToken, ReBased, ShortConv
 from rebased.models.block import Block
 from rebased.models.config import LayerConfig, ModelConfig
 
@@ -119,6 +119,21 @@ def test_short_conv() -> None:
         return convolved.transpose(1, 2) * (x @ mixer.proj.weight.T + mixer.proj.bias) + x
 
     check(mixer, by_hand)
+
+
+def test_previous_token_is_a_short_conv_with_fixed_weights() -> None:
+    """To the last bit; it has nothing to learn."""
+    conv, mixer = ShortConv(D_MODEL), PreviousToken(D_MODEL)
+    with torch.no_grad():
+        conv.conv.weight.copy_(torch.tensor([0.0, 1.0, 0.0]).expand(D_MODEL, 3))
+        conv.conv.bias.zero_()
+        conv.proj.weight.zero_()
+        conv.proj.bias.fill_(1.0)
+    assert list(mixer.parameters()) == []
+    x = tokens().float()
+    assert torch.equal(mixer(x), conv(x))
+    assert torch.equal(mixer(x)[:, 0], x[:, 0])
+    assert torch.equal(mixer(x)[:, 1:], x[:, 1:] + x[:, :-1])
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

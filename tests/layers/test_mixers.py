@@ -232,19 +232,20 @@ def test_stacked_replicas(variant: str) -> None:
     with torch.no_grad():
         for parameter in mixers[1].parameters():
             parameter.mul_(1.1)
-    x = tokens(2, 9)
+    x = torch.stack([tokens(2, 9), tokens(2, 9, seed=2)])
     parameters, buffers = torch.func.stack_module_state(mixers)
-    parameters = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+    leaves = {name: p.detach().requires_grad_() for name, p in {"x": x, **parameters}.items()}
     weights = torch.randn(2, 9, D_MODEL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
-    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
-        return (torch.func.functional_call(mixers[0], (parameters, buffers), (x,)) * weights).sum()
+    def loss(leaves: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        parameters = {name: leaf for name, leaf in leaves.items() if name != "x"}
+        return (torch.func.functional_call(mixers[0], (parameters, buffers), (leaves["x"],)) * weights).sum()
 
-    losses = torch.vmap(loss)(parameters, buffers)
-    grads = torch.autograd.grad(losses.sum(), list(parameters.values()))
+    losses = torch.vmap(loss)(leaves, buffers)
+    grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
     for index, mixer in enumerate(mixers):
-        expected = with_grads(mixer, mixer, x)
-        actual = {name: g[index] for name, g in zip(parameters, grads, strict=True)}
+        expected = with_grads(mixer, mixer, x[index])
+        actual = {name: g[index] for name, g in zip(leaves, grads, strict=True)}
         assert_same(actual, {name: expected[name] for name in actual})
         assert torch.allclose(losses[index], (expected["out"] * weights).sum())
 

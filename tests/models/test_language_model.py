@@ -236,7 +236,7 @@ def test_bad_configurations(make: Any, match: str) -> None:
 
 
 def test_rows_are_what_their_names_say() -> None:
-    conv = ("short_conv", {})
+    conv, copy = ("short_conv", {}), ("previous_token", {})
     attention = ("attention", {"num_heads": 1, "dropout": 0.1})
     kernels = {"linear_transformer": "elu+1", "elementwise_square": "elementwise_square", "dpfp": "dpfp", "rfa": "rfa"}
     expected = {
@@ -256,6 +256,9 @@ def test_rows_are_what_their_names_say() -> None:
         "gamma_beta_x2": [conv, ("rebased", {"norm": False})],
         "cosformer": [conv, ("kernel_attention", {"kernel": "cosformer", "kernel_options": {"max_len": 99}})],
         "learned_polynomial": [conv, ("kernel_attention", {"kernel": "based", "learn_coefficients": True})],
+        "copy_attention": [copy, attention],
+        "copy_based": [copy, ("based", {})],
+        "copy_rebased": [copy, ("rebased", {})],
     } | {row: [conv, ("kernel_attention", {"kernel": kernel})] for row, kernel in kernels.items()}
     found = {row: [(layer.mixer, layer.options) for layer in stack(99)] for row, stack in STACKS.items()}
     assert found == expected

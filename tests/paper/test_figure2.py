@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rebased.paper.figure2 import EXAMPLES, draw, save, similarity_curves
+from rebased.paper.figure2 import EXAMPLES, draw, similarity_curves
+from rebased.paper.figures import save
 
 
 def test_values_by_hand() -> None:
@@ -46,10 +47,10 @@ def test_bad_input(options: dict[str, float], message: str) -> None:
 
 def test_saved_files_are_images_and_reproducible(tmp_path: Path) -> None:
     curves = similarity_curves(num_points=21)
-    png, svg = save(draw(curves), tmp_path / "a")
+    png, svg = save(draw(curves), tmp_path / "a", "figure2")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
-    again = save(draw(curves), tmp_path / "b")
+    again = save(draw(curves), tmp_path / "b", "figure2")
     assert [path.read_bytes() for path in again] == [png.read_bytes(), svg.read_bytes()]
 
 

@@ -172,6 +172,19 @@ def test_an_endless_set_is_new_every_epoch() -> None:
     assert torch.equal(small_run(endless=True, num_train=40).train_set(1).inputs[20:], second.inputs)
 
 
+def test_watched_parameters_are_described_every_epoch() -> None:
+    replicas = Replicas([small_run(seed=seed, watch=r"\.gammas\.") for seed in (0, 1)])
+    records = replicas.train_epoch()
+    for index, record in records.items():
+        weights = replicas.weights(index)
+        assert record.watched == {
+            name: pytest.approx([weights[name].mean().item(), weights[name].std(correction=0).item()])
+            for name in ("blocks.1.mixer.gammas.0", "blocks.1.mixer.gammas.1")
+        }
+    assert records[0].watched != records[1].watched
+    assert Replicas([small_run()]).train_epoch()[0].watched == {}
+
+
 def test_bfloat16_has_rounded_gradients_of_the_same_batch() -> None:
     def gradients(dtype: str, seed: int) -> Tensor:
         replicas = Replicas([small_run(dtype=dtype, seed=seed)])
@@ -225,6 +238,8 @@ def test_compiled_once(stack: str) -> None:
         ({"weight_decay": -1.0}, "weight_decay=-1.0"),
         ({"stop_above": 1.5}, "stop_above=1.5"),
         ({"dtype": "int8"}, "dtype='int8' is unknown"),
+        ({"watch": "("}, "watch='\\(' is no regular expression"),
+        ({"watch": 3}, "watch=3 is no regular expression"),
         ({"test_seed": 42}, "both 42"),
         ({"test_seed": 42, "endless": True}, "both 42"),
         ({"endless": "no"}, "endless='no' must be true or false"),

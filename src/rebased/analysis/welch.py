@@ -29,7 +29,7 @@ def welch_p(mean_a: float, sd_a: float, num_a: int, mean_b: float, sd_b: float, 
 
 
 def _two_sided(t: float, degrees: float) -> float:
-    """How likely Student's T is at least this far from 0: with t = √ν tan θ its density is cos^(ν - 1) θ, up to a factor."""
+    """How likely Student's T is at least so far from 0: with t = √ν tan θ, its density goes as cos^(ν - 1) θ."""
     start = math.atan(abs(t) / math.sqrt(degrees))
     return _integral(start, degrees) / _integral(0.0, degrees)
 

@@ -7,6 +7,7 @@ import typer
 from rebased import __version__
 from rebased.cli.bench import bench_app
 from rebased.cli.mqar import mqar
+from rebased.cli.paper import paper_app
 from rebased.cli.quickstart import quickstart
 from rebased.cli.sweep import sweep
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(bench_app, name="bench")
+app.add_typer(paper_app, name="paper")
 app.command("quickstart")(quickstart)
 app.command("mqar")(mqar)
 app.command("sweep")(sweep)

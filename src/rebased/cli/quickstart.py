@@ -3,7 +3,6 @@
 Example: ``rebased quickstart --out out``
 """
 
-import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,9 @@ from rebased.analysis.report import render_report
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.recall_table import print_recall_rows
-from rebased.cli.sweep_bars import SweepBars
-from rebased.cli.sweep_lines import SweepLines
-from rebased.cli.train import Device, choose_engine
+from rebased.cli.train import Device, choose_engine, progress
 from rebased.environment import describe_environment
-from rebased.paper import figure2
+from rebased.paper import figure2, figures
 from rebased.runs import Run, write_text
 from rebased.training.devices import choose_device
 from rebased.training.folders import SweepFolder, name_of
@@ -64,7 +61,7 @@ def quickstart(
 
     accuracies, page = out / "recall.png", out / "report.html"
     recall_figure.save(recall_figure.draw(list(rows.values())), accuracies)
-    similarities_png, similarities_svg = figure2.save(similarities, out)
+    similarities_png, similarities_svg = figures.save(similarities, out, "figure2")
     text = render_report(
         list(rows.values()),
         findings=findings,
@@ -82,10 +79,8 @@ def quickstart(
 
 def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run, ...]:
     """All runs, of which those are trained that are not finished; ends the command if some cannot be."""
-    console = make_console(stderr=True)
-    bars = SweepBars(console) if console.is_terminal else contextlib.nullcontext(SweepLines(console))
     try:
-        with bars as report:
+        with progress() as report:
             outcome = run_sweep(out, configs, choose_engine(None, device, _jobs(device), None), report=report)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here")

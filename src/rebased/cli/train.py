@@ -18,7 +18,7 @@ from rebased.training.recall import RecallConfig
 from rebased.training.summary import summarize
 from rebased.training.sweep import SweepOutcome, run_sweep
 
-__all__ = ["Device", "EngineName", "Jobs", "RayAddress", "WandB", "choose_engine", "train"]
+__all__ = ["Device", "EngineName", "Jobs", "RayAddress", "WandB", "choose_engine", "progress", "train"]
 
 Device = Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}; cuda is all there are.")]
 Jobs = Annotated[int, typer.Option(help="Groups of runs that train at once, each in a process of its own.")]
@@ -44,7 +44,7 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
     """Train what is not finished, print the table, say where things are; status 1 if something failed."""
     make_folder(out)
     try:
-        with _progress() as report:
+        with progress() as report:
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here")
@@ -56,7 +56,8 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
         fail(f"{count(len(outcome.failures), 'group')} failed: {groups}; the same command tries again")
 
 
-def _progress() -> contextlib.AbstractContextManager[Report]:
+def progress() -> contextlib.AbstractContextManager[Report]:
+    """Bars on a terminal, lines elsewhere."""
     console = make_console(stderr=True)
     return SweepBars(console) if console.is_terminal else contextlib.nullcontext(SweepLines(console))
 

@@ -8,6 +8,7 @@ from rebased.layers.kernel_attention import KernelAttention
 from rebased.layers.kernel_names import KERNELS
 from rebased.layers.mamba import Mamba
 from rebased.layers.mixer import Mixer
+from rebased.layers.previous_token import PreviousToken
 from rebased.layers.rebased import ReBased
 from rebased.layers.rows import pick
 from rebased.layers.rwkv import RWKV
@@ -26,6 +27,7 @@ __all__ = [
     "Mamba",
     "Mixer",
     "MixerState",
+    "PreviousToken",
     "ReBased",
     "ShortConv",
     "pick",
@@ -37,6 +39,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "kernel_attention": KernelAttention,
     "attention": Attention,
     "short_conv": ShortConv,
+    "previous_token": PreviousToken,
     "hyena": Hyena,
     "h3": H3,
     "rwkv": RWKV,

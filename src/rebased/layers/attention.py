@@ -79,8 +79,7 @@ class Attention(Mixer):
             # Without a mask and a state all sequences share their positions.
             like = x[:1] if key_mask is None and state is None else x
             positions = token_positions(key_mask, None, None if state is None else state.count, like)
-            q = rotate(q, pick(positions, at), base=self.rotary_base)
-            k = rotate(k, positions, base=self.rotary_base)
+            q, k = self._rotate(q, k, positions, at)
         cache = KVCache.of(k, v, key_mask)
         if state is not None:
             cache = state.append(cache)
@@ -88,6 +87,16 @@ class Attention(Mixer):
         if state is None:
             return y, None
         return y, cache if self.window is None else cache.last(self.window - 1)
+
+    def attention_weights(
+        self, x: Float[Tensor, "B T M"], at: Int[Tensor, "B P"] | None = None
+    ) -> Float[Tensor, "B H P T"]:
+        """The weight of every value in every output, without dropout: for looking at. Rows sum to 1."""
+        q, k, _ = self._project(x, at)
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        if self.rotary:
+            q, k = self._rotate(q, k, positions, at)
+        return softmax_weights(q, k, _visible(pick(positions, at), positions, self.window), causal=False)
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> KVCache:
         keys = torch.zeros(batch_size, 0, self.num_key_heads, self.head_dim, device=device, dtype=dtype)
@@ -106,6 +115,10 @@ class Attention(Mixer):
         q, k, v = self.q_proj(pick(x, at)), self.k_proj(x), self.v_proj(x)
         heads, key_heads = (self.num_heads, self.head_dim), (self.num_key_heads, self.head_dim)
         return q.unflatten(-1, heads), k.unflatten(-1, key_heads), v.unflatten(-1, key_heads)
+
+    def _rotate(self, q: Tensor, k: Tensor, positions: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+        turned = rotate(q, pick(positions, at), base=self.rotary_base)
+        return turned, rotate(k, positions, base=self.rotary_base)
 
     def _attend(
         self,

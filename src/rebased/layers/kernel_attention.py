@@ -11,7 +11,7 @@ from rebased.layers.checks import check_size
 from rebased.layers.kernel_names import make_kernel
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import pick
-from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
+from rebased.ops import KernelState, attention_matrix, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.backends import BACKENDS, check_name
 from rebased.ops.checks import check_eps
 from rebased.ops.dtypes import sums_dtype
@@ -106,6 +106,13 @@ class KernelAttention(Mixer):
         q, k = self.transform(self.q_proj(pick(x, at)), self.k_proj(x))
         v = self.v_proj(x).unflatten(-1, (self.num_key_heads, self.head_dim))
         return q.unflatten(-1, (-1, self.feature_dim)), k.unflatten(-1, (-1, self.feature_dim)), v
+
+    def attention_weights(
+        self, x: Float[Tensor, "B T M"], at: Int[Tensor, "B P"] | None = None
+    ) -> Float[Tensor, "B H P T"]:
+        """The weight of every value in every output: for looking at. Rows sum to 1, or to 0 without a similarity."""
+        q, k, _ = self.project(x, at)
+        return attention_matrix(q, k, self.kernel, eps=self.eps, at=at)
 
     def mix(
         self, x: Tensor, state: KernelState | None, at: Tensor | None, key_mask: Tensor | None

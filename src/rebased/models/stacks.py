@@ -26,6 +26,10 @@ def _after_conv(mixer: str, **options: Any) -> Stack:
     return lambda seq_len: (_layer("short_conv"), _layer(mixer, **options))
 
 
+def _after_copy(mixer: str, **options: Any) -> Stack:
+    return lambda seq_len: (_layer("previous_token"), _layer(mixer, **options))
+
+
 def _kernel(name: str) -> Stack:
     return _after_conv("kernel_attention", kernel=name)
 
@@ -68,5 +72,8 @@ STACKS: dict[str, Stack] = {
     "dpfp": _kernel("dpfp"),
     "rfa": _kernel("rfa"),
     "learned_polynomial": _after_conv("kernel_attention", kernel="based", learn_coefficients=True),
+    "copy_attention": _after_copy("attention", **_ATTENTION),
+    "copy_based": _after_copy("based"),
+    "copy_rebased": _after_copy("rebased"),
 }
-"""Rows of Figure 1 and Tables 1 and 4, and what the paper cites beside them."""
+"""Rows of Figure 1 and Tables 1, 3 (those that copy) and 4, and what the paper cites beside them."""

@@ -2,19 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rebased.analysis.learned_kernel import learned_kernel
+from rebased.analysis.pages import Picture, Section, Table
 from rebased.kernels import BASED, REBASED
+from rebased.paper.by_length import PAPER, SMALL, SMOKE, grid_of
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.figure10 import PARAMETERS
+from rebased.paper.figures import new_figure, tidy
+from rebased.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EXAMPLES", "Curve", "draw", "save", "similarity_curves"]
+__all__ = ["EXAMPLES", "FIGURE2", "Curve", "draw", "similarity_curves"]
 
 EXAMPLES = ((0.5, 1.0), (0.5**0.5, 0.5**0.5))
 """(γ, β) of example ReBased parabolas: (1 + x/2)², near exp like Based, and Based's own, lowered to touch zero."""
@@ -35,9 +42,14 @@ class Curve:
 
 
 def similarity_curves(
-    *, low: float = -4.0, high: float = 2.0, num_points: int = 601, examples: Sequence[tuple[float, float]] = EXAMPLES
+    *,
+    low: float = -4.0,
+    high: float = 2.0,
+    num_points: int = 601,
+    examples: Sequence[tuple[float, float]] = EXAMPLES,
+    example: str = "example",
 ) -> tuple[Curve, ...]:
-    """exp, Based, ReBased as it starts (γ = 1, β = 0), then ReBased with each (γ, β) of ``examples``.
+    """exp, Based, ReBased as it starts (γ = 1, β = 0), then ReBased with each (γ, β) of ``examples``, so called.
 
     One-dimensional, as in the paper's section 4: q = 1, so k is the scalar product, and ReBased's affine map acts on k
     alone, giving ``(γx + β)²``. Similarities are the kernels' own, with scale 1, in float64.
@@ -60,7 +72,7 @@ def similarity_curves(
         *(
             Curve(
                 kernel="rebased",
-                label=f"ReBased, example: γ = {gamma:.2g}, β = {beta:.2g}",
+                label=f"ReBased, {example}: γ = {gamma:.2g}, β = {beta:.2g}",
                 x=x,
                 y=rebased(gamma, beta),
             )
@@ -75,13 +87,7 @@ _DASHES = ("-", "--", ":", "-.")
 
 def draw(curves: Sequence[Curve]) -> "Figure":
     """The figure, not yet saved; colour tells the kernel, dashes tell γ and β. Needs matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'rebased[figures]'") from error
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(1, "similarity of q and k", width=6.4, height=4.2)
     drawn = dict.fromkeys(_COLOURS, 0)
     for curve in curves:
         dashes = _DASHES[drawn[curve.kernel] % len(_DASHES)]
@@ -101,22 +107,83 @@ def draw(curves: Sequence[Curve]) -> "Figure":
                 arrowprops={"arrowstyle": "-", "color": _COLOURS["based"], "shrinkB": 4},
             )
     axes.axhline(0, color="#3b3b3b", linewidth=0.8, zorder=0)
-    axes.set(xlabel="scalar product qᵀk", ylabel="similarity of q and k", ylim=(-0.15, 5.0))
+    axes.set(xlabel="scalar product qᵀk", ylim=(-0.15, 5.0))
     axes.set_xlim(min(float(curve.x[0]) for curve in curves), max(float(curve.x[-1]) for curve in curves))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    tidy(figure, [axes], columns=2)
     return figure
 
 
-def save(figure: "Figure", folder: Path, name: str = "figure2") -> tuple[Path, Path]:
-    """Write ``name``.png and ``name``.svg into ``folder``, made if absent; the same figure gives the same bytes."""
-    import matplotlib
+# ---- With what training has learned ----
 
-    folder.mkdir(parents=True, exist_ok=True)
-    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-    figure.savefig(png, dpi=200)
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(svg, metadata={"Date": None})
-    return png, svg
+
+def measure(material: Material) -> Data:
+    best = max(material.runs, key=lambda run: float(run.result["accuracy"]), default=None)
+    return {"learned": None if best is None else _learned(best)}
+
+
+def _learned(run: Run) -> Data:
+    """The parabola of the means over features, of a layer's last epoch."""
+    gamma_q, gamma_k, beta_q, beta_k = (run.metrics[-1]["watched"][name][0] for name in PARAMETERS)
+    found = learned_kernel(*(np.array([mean]) for mean in (gamma_q, beta_q, gamma_k, beta_k)))
+    return {
+        "seq_len": run.config["seq_len"],
+        "d_model": run.config["d_model"],
+        "learning_rate": run.config["learning_rate"],
+        "accuracy": run.result["accuracy"],
+        "epochs": run.result["epochs"],
+        "gamma": [gamma_q, gamma_k],
+        "beta": [beta_q, beta_k],
+        "coefficients": list(found.coefficients),
+        "root": found.root,
+    }
+
+
+def present(data: Data) -> Section:
+    learned = data["learned"]
+    if learned is None:
+        return Section(_TITLE, (Picture("figure2", draw(similarity_curves()), _CAPTION),))
+    (gamma_q, gamma_k), (beta_q, beta_k) = learned["gamma"], learned["beta"]
+    height = gamma_q + beta_q
+    parts: list[Any] = [
+        "One dimension, as in the paper's section 4: q = 1, so that k is the scalar product. The learned parabola is "
+        f"that of γ and β averaged over a trained layer's features ({learned['seq_len']} tokens, d = "
+        f"{learned['d_model']}, accuracy {learned['accuracy']:.2f} after {learned['epochs']} epochs). It is a picture: "
+        "in 16 dimensions similarity is no function of the scalar product alone.",
+        Table.of(
+            "means over features",
+            ("", "γ", "β"),
+            [
+                ["queries", f"{gamma_q:.3f}", f"{beta_q:+.4f}"],
+                ["keys", f"{gamma_k:.3f}", f"{beta_k:+.4f}"],
+            ],
+        ),
+        Picture(
+            "figure2",
+            draw(similarity_curves(examples=[(height * gamma_k, height * beta_k)], example="learned")),
+            _CAPTION,
+        ),
+    ]
+    return Section(_TITLE, tuple(parts))
+
+
+_TITLE = "Figure 2: similarity over the scalar product"
+_CAPTION = "Figure 2: exp, Based and ReBased; Based never falls below 0.5, ReBased reaches zero"
+
+
+def _widest(scale: dict[str, Any]) -> dict[str, Any]:
+    """One length and width of Figure 1's."""
+    length, pairs = list(scale["lengths"].items())[-1]
+    return scale | {"lengths": {length: pairs}, "d_model": max(scale["d_model"])}
+
+
+FIGURE2 = Experiment(
+    name="figure2",
+    title="Similarity over the scalar product",
+    grids={
+        "smoke": grid_of(_widest(SMOKE), ["rebased"]),
+        "small": grid_of(_widest(SMALL), ["rebased"]),
+        "paper": grid_of(_widest(PAPER), ["rebased"]),
+    },
+    measure=measure,
+    present=present,
+)

@@ -10,7 +10,8 @@ from rebased.analysis.expected_performance import expected_performance
 from rebased.analysis.pages import Picture, Section, Table
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.table1 import GRIDS, KERNELS, describe_cells
+from rebased.paper.recall_cells import describe_cells
+from rebased.paper.table1 import GRIDS, KERNELS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,11 +73,17 @@ def _draw(curves: Sequence[Data]) -> "Figure":
     sizes = sorted({curve["d_model"] for curve in curves})
     figure, panels = new_figure(len(sizes), "expected best accuracy", width=2.8)
     for panel, size in zip(panels, sizes, strict=True):
-        for (stack, name), colour in zip(KERNELS.items(), COLOURS, strict=False):
+        for stack, name in KERNELS.items():
             for curve in curves:
                 if (curve["stack"], curve["d_model"]) == (stack, size):
                     panel.plot(
-                        curve["budgets"], curve["mean"], "o-", color=colour, label=name, linewidth=2, markersize=4
+                        curve["budgets"],
+                        curve["mean"],
+                        "o-",
+                        color=COLOURS[stack],
+                        label=name,
+                        linewidth=2,
+                        markersize=4,
                     )
         panel.set(title=f"d_model {size}", xlabel="learning rates tried", ylim=(-0.02, 1.02))
         panel.xaxis.get_major_locator().set_params(integer=True)

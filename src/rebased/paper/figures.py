@@ -7,26 +7,45 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "new_figure", "save", "tidy"]
+__all__ = ["COLOURS", "SHADES", "new_figure", "save", "tidy"]
 
-COLOURS = ("#d1495b", "#e3a008", "#66785f", "#7b5ea7", "#3d7dca", "#00798c", "#3b3b3b", "#a0522d")
-"""In the order of rows."""
+COLOURS = {
+    "conv_attention": "#3b3b3b",
+    "attention": "#8a8a8a",
+    "based": "#d1495b",
+    "rebased": "#00798c",
+    "x2": "#e3a008",
+    "norm_x2": "#66785f",
+    "gamma_x2": "#7b5ea7",
+    "gamma_beta_x2": "#3d7dca",
+    "hyena": "#7b5ea7",
+    "rwkv": "#3d7dca",
+    "conv_rwkv": "#1c4f8f",
+    "mamba": "#c2691c",
+    "mamba_published": "#e0a878",
+}
+"""Of stacks: a model has one colour in all figures."""
+SHADES = ("#9ed8d2", "#5fb8b5", "#2b9a9d", "#00798c", "#004b57")
+"""Of lengths, short to long."""
 
 
-def new_figure(num_panels: int, ylabel: str, *, width: float = 3.6, height: float = 3.4) -> "tuple[Figure, list[Any]]":
-    """Panels side by side with one scale. ImportError, saying what to install, without matplotlib."""
+def new_figure(
+    num_panels: int, ylabel: str, *, num_rows: int = 1, width: float = 3.6, height: float = 3.4
+) -> "tuple[Figure, list[Any]]":
+    """Panels side by side with one scale, row by row. ImportError, saying what to install, without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("drawing needs matplotlib: pip install 'rebased[figures]'") from error
 
-    figure = Figure(figsize=(max(4.6, width * num_panels), height), layout="constrained")
-    panels = list(figure.subplots(1, num_panels, sharey=True, squeeze=False)[0])
-    panels[0].set_ylabel(ylabel)
-    return figure, panels
+    figure = Figure(figsize=(max(4.6, width * num_panels), height * num_rows), layout="constrained")
+    rows = figure.subplots(num_rows, num_panels, sharey=True, squeeze=False)
+    for row in rows:
+        row[0].set_ylabel(ylabel)
+    return figure, list(rows.flat)
 
 
-def tidy(figure: "Figure", panels: Sequence[Any]) -> None:
+def tidy(figure: "Figure", panels: Sequence[Any], *, columns: int | None = None) -> None:
     """Light grid, no frame, one legend below for all panels."""
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
@@ -35,7 +54,7 @@ def tidy(figure: "Figure", panels: Sequence[Any]) -> None:
     found = [panel.get_legend_handles_labels() for panel in panels]
     legend = {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
     if legend:
-        columns = min(len(legend), 4 if len(panels) > 1 else 3)
+        columns = columns or min(len(legend), 4 if len(panels) > 1 else 3)
         figure.legend(
             legend.values(), legend.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize="small"
         )

@@ -2,17 +2,36 @@
 
 from rebased.paper.counts import TABLE4, TABLE9
 from rebased.paper.experiment import Experiment
+from rebased.paper.figure1 import FIGURE1
+from rebased.paper.figure2 import FIGURE2
 from rebased.paper.figure4 import FIGURE4
+from rebased.paper.figure7 import FIGURE7
+from rebased.paper.figure9 import FIGURE9
+from rebased.paper.figure10 import FIGURE10
 from rebased.paper.table1 import TABLE1
 from rebased.paper.table2 import TABLE2
+from rebased.paper.table3 import TABLE3
 
 __all__ = ["EXPERIMENTS", "find_experiments"]
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (TABLE1, FIGURE4, TABLE2, TABLE4, TABLE9)
+    experiment.name: experiment
+    for experiment in (
+        FIGURE1,
+        FIGURE2,
+        TABLE1,
+        FIGURE4,
+        TABLE2,
+        TABLE3,
+        FIGURE7,
+        FIGURE9,
+        FIGURE10,
+        TABLE4,
+        TABLE9,
+    )
 }
 """In the order of the report."""
-ALSO_NAMED = {"figure3": "table1"}
+ALSO_NAMED = {"figure3": "table1", "figure5": "table3", "figure8": "table3"}
 """What another one shows."""
 
 

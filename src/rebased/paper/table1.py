@@ -1,26 +1,23 @@
 """Table 1 and Figure 3: which part of ReBased does what, at two lengths and four widths."""
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rebased.analysis.bootstrap import mean_interval
 from rebased.analysis.comparison import Comparison, compare_kernels
 from rebased.analysis.pages import Cell, Picture, Section, Table
 from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.published import TABLE_1, TABLE_1_SEEDS
-from rebased.runs import Run
-from rebased.training.summary import CellSummary, summarize
+from rebased.paper.recall_cells import accuracy_text, describe_cells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GRIDS", "KERNELS", "TABLE1", "describe_cells"]
+__all__ = ["GRIDS", "KERNELS", "TABLE1"]
 
 KERNELS = {
     "based": "Based",
@@ -53,10 +50,10 @@ _SMOKE = {
     "learning_rate": [3e-3, 1e-2],
     "seed": [42, 43],
     "vocab_size": 128,
-    "num_train": 2048,
+    "num_train": 1024,
     "num_test": 256,
     "batch_size": 64,
-    "epochs": 3,
+    "epochs": 2,
     "dtype": "float32",
 }
 GRIDS: dict[str, dict[str, Any]] = {
@@ -64,38 +61,6 @@ GRIDS: dict[str, dict[str, Any]] = {
     "small": {"run": _PAPER | {"seq_len": 256, "learning_rate": [1e-3, 3e-3]}},
     "paper": {"run": _PAPER},
 }
-
-
-def describe_cells(runs: Sequence[Run]) -> list[Data]:
-    """Each kernel, length and width: accuracies of all learning rates and seeds, and what the best rate comes to."""
-    by_cell: dict[tuple[str, int, int], dict[str, dict[str, float]]] = {}
-    for run in runs:
-        c = run.config
-        rates = by_cell.setdefault((c["stack"], c["seq_len"], c["d_model"]), {})
-        rates.setdefault(f"{c['learning_rate']:g}", {})[str(c["seed"])] = run.result["accuracy"]
-    return [_describe(summary, by_cell) for summary in summarize(runs)]
-
-
-def _describe(summary: CellSummary, by_cell: dict[tuple[str, int, int], Any]) -> Data:
-    key = summary.cell["stack"], summary.cell["seq_len"], summary.cell["d_model"]
-    interval = None
-    if len(summary.runs) > 1:
-        found = mean_interval(np.array(summary.accuracies))
-        interval = [found.low, found.high]
-    return {
-        "stack": key[0],
-        "seq_len": key[1],
-        "d_model": key[2],
-        "learning_rate": summary.learning_rate,
-        "seeds": [run.config["seed"] for run in summary.runs],
-        "accuracies": list(summary.accuracies),
-        "mean": summary.mean,
-        "sd": summary.sd,
-        "interval": interval,
-        "epochs": list(summary.epochs),
-        "ended": dict(Counter(summary.reasons)),
-        "by_rate": by_cell[key],
-    }
 
 
 def measure(material: Material) -> Data:
@@ -173,9 +138,6 @@ def _accuracy_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:
 def _ours(cell: Data | None, known: tuple[float, float] | None) -> Cell:
     if cell is None:
         return Cell("not run", "faint")
-    text = f"{cell['mean']:.2f}"
-    if cell["sd"] is not None:
-        text += f" ± {cell['sd']:.2f} [{cell['interval'][0]:.2f}, {cell['interval'][1]:.2f}]"
     note = f"learning rate {cell['learning_rate']:g}, {len(cell['seeds'])} seeds"
     tone = ""
     if known is not None and cell["sd"] is not None:
@@ -183,7 +145,7 @@ def _ours(cell: Data | None, known: tuple[float, float] | None) -> Cell:
         note += f"; the paper's {known[0]:.2f} ± {known[1]:.2f}, p = {p:.2g}"
         if p < 0.05:
             tone = "higher" if cell["mean"] > known[0] else "lower"
-    return Cell(text, tone, note)
+    return Cell(accuracy_text(cell), tone, note)
 
 
 def _mean_of(cells: Sequence[Data | None]) -> str:
@@ -238,7 +200,7 @@ def _separated(length: int, cells: dict[tuple[str, int], Data]) -> list[str]:
 def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":
     figure, axes = new_figure(len(lengths), "accuracy")
     for panel, length in zip(axes, lengths, strict=True):
-        for (stack, name), colour in zip(KERNELS.items(), COLOURS, strict=False):
+        for stack, name in KERNELS.items():
             mine = sorted(
                 (cell for cell in cells if (cell["stack"], cell["seq_len"]) == (stack, length)),
                 key=lambda cell: int(cell["d_model"]),
@@ -247,8 +209,8 @@ def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":
                 continue
             x, y = [cell["d_model"] for cell in mine], np.array([cell["mean"] for cell in mine])
             spread = np.array([cell["sd"] or 0.0 for cell in mine])
-            panel.plot(x, y, "o-", color=colour, label=name, linewidth=2, markersize=4)
-            panel.fill_between(x, y - spread, y + spread, color=colour, alpha=0.12, linewidth=0)
+            panel.plot(x, y, "o-", color=COLOURS[stack], label=name, linewidth=2, markersize=4)
+            panel.fill_between(x, y - spread, y + spread, color=COLOURS[stack], alpha=0.12, linewidth=0)
         panel.set(title=f"{length} tokens", xlabel="d_model", ylim=(-0.02, 1.02))
         panel.set_xticks(sorted({cell["d_model"] for cell in cells}))
     tidy(figure, axes)

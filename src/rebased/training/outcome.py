@@ -32,6 +32,8 @@ def write_outcome(
 def _metrics(record: Record) -> dict[str, Any]:
     values = dataclasses.asdict(record)
     del values["finished"]  # the result says it
+    if not record.watched:
+        del values["watched"]
     return values
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -49,6 +50,8 @@ class RecallConfig:
     """A run ends after the epoch in which its accuracy on the test set reaches this."""
     dtype: str = "float32"
     """"float32", "float64", or "bfloat16": products by autocast, weights and sums in float32."""
+    watch: str = ""
+    """A regular expression: of parameters in whose name it is found, every epoch records mean and spread."""
 
     def __post_init__(self) -> None:
         for name in ("task_options", "model_options"):
@@ -73,6 +76,10 @@ class RecallConfig:
             raise ValueError(f"weight_decay={self.weight_decay} must be finite and not negative")
         if not 0 < self.stop_above <= 1:
             raise ValueError(f"stop_above={self.stop_above} must be above 0 and at most 1")
+        try:
+            re.compile(self.watch)
+        except (re.error, TypeError) as error:
+            raise ValueError(f"watch={self.watch!r} is no regular expression: {error}") from error
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
         if self.train_seed == self.test_seed:

@@ -1,8 +1,9 @@
 """Runs of one cell, trained together: seeds and learning rates differ, one program serves all."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +34,8 @@ class Record:
     learning_rate: float
     finished: str | None
     """None, "reached" (the accuracy it stops above), "epochs" (all are done) or "diverged" (the loss is not finite)."""
+    watched: dict[str, list[float | None]] = field(default_factory=dict)
+    """Of each parameter that the run watches, mean and standard deviation (n); None for what is not finite."""
 
 
 class Replicas:
@@ -95,11 +98,22 @@ class Replicas:
         self.epoch += 1
         total.masked_fill_(self.models.not_finite(), math.nan)  # what the last step led to has no loss yet
         losses = (total / self.steps_per_epoch).tolist()
-        accuracies = self.accuracies()
+        accuracies, watched = self.accuracies(), self._watched()
         return {
-            i: Record(self.epoch, loss, accuracy, rate, self._finished(loss, accuracy))
-            for i, loss, accuracy, rate in zip(self.active, losses, accuracies, rates, strict=True)
+            i: Record(self.epoch, loss, accuracy, rate, self._finished(loss, accuracy), moments)
+            for i, loss, accuracy, rate, moments in zip(self.active, losses, accuracies, rates, watched, strict=True)
         }
+
+    def _watched(self) -> list[dict[str, list[float | None]]]:
+        """Of each active run."""
+        if not self.cell.watch:
+            return [{} for _ in self.active]
+        found = self.models.moments(re.compile(self.cell.watch))
+        by_name = {
+            name: [[x if math.isfinite(x) else None for x in row] for row in moments.tolist()]
+            for name, moments in found.items()
+        }
+        return [{name: rows[row] for name, rows in by_name.items()} for row in range(len(self.active))]
 
     def train_step(
         self, examples: Examples, rows: Int[Tensor, "R B"], learning_rates: Float[Tensor, " R"]
@@ -143,11 +157,13 @@ class Replicas:
         """On the test set."""
         test = self._test_set
         logits_each = len(self.active) * test.answers.shape[1] * self.cell.vocab_size
-        size = max(1, min(self.cell.batch_size // self.micro_batches, MAX_TEST_LOGITS // logits_each))
+        size = max(1, min(len(test), self.cell.batch_size // self.micro_batches, MAX_TEST_LOGITS // logits_each))
         correct = torch.zeros(len(self.active), dtype=torch.int64, device=self.device)
         for start in range(0, len(test), size):
-            part = test[start : start + size]
-            correct += (self.models.predictions(part.inputs, part.positions) == part.answers).sum(dim=(1, 2))
+            rows = torch.arange(start, start + size, device=self.device)
+            part = test[rows.clamp(max=len(test) - 1)]  # the last part is filled up, and what fills it does not count
+            right = self.models.predictions(part.inputs, part.positions) == part.answers
+            correct += (right & (rows < len(test))[:, None]).sum(dim=(1, 2))
         return (correct.double() / test.answers.numel()).tolist()
 
     def _examples_of_epoch(self) -> Examples:

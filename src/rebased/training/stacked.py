@@ -1,5 +1,6 @@
 """Models of one shape as one: their weights stacked, their losses computed by one program."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -60,7 +61,8 @@ class StackedModels:
         # The compiler times variants of a kernel that add in other orders, and would not always choose the same.
         self._losses = torch.compile(losses, options={"deterministic": True}) if compile else losses
         self._records = compile and self.device.type == "cuda"
-        self._recorded: RecordedCall | None = None
+        self._recorded_step: RecordedCall | None = None
+        self._recorded_test: RecordedCall | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -82,9 +84,9 @@ class StackedModels:
         """
         keys = derive_keys(self.seeds, step, len(self._key_names), first_row=first_row)
         inputs = tokens, positions, answers, counts, keys
-        if self._records and self._recorded is None:
-            self._recorded = RecordedCall(self._gradients, inputs)
-        losses, *grads = self._gradients(*inputs) if self._recorded is None else self._recorded(*inputs)
+        if self._records and self._recorded_step is None:
+            self._recorded_step = RecordedCall(self._gradients, inputs)
+        losses, *grads = (self._recorded_step or self._gradients)(*inputs)
         return losses, grads
 
     def _gradients(
@@ -99,9 +101,18 @@ class StackedModels:
             losses = self._losses(self.weights, buffers, tokens, positions, answers, counts)
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(self.weights.values()))]
 
-    @torch.no_grad()
     def predictions(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B P"]) -> Int[Tensor, "R B P"]:
-        """The most likely token at each position, of all models for the same examples."""
+        """The most likely token at each position, of all models for the same examples; the next call may overwrite it.
+
+        Shapes may not change until models leave.
+        """
+        if self._records and self._recorded_test is None:
+            self._recorded_test = RecordedCall(self._predictions, [tokens, positions])
+        (predicted,) = (self._recorded_test or self._predictions)(tokens, positions)
+        return predicted
+
+    @torch.no_grad()
+    def _predictions(self, tokens: Tensor, positions: Tensor) -> list[Tensor]:
         self._template.eval()
 
         def predict(weights: Weights, buffers: Weights) -> Tensor:
@@ -110,15 +121,20 @@ class StackedModels:
             return logits.argmax(dim=-1)
 
         with self._casts():
-            return torch.vmap(predict)(self.weights, self.buffers)
+            return [torch.vmap(predict)(self.weights, self.buffers)]
 
     def not_finite(self) -> Bool[Tensor, " R"]:
         """Which models have a weight that is NaN or infinite."""
         return ~torch.stack([x.detach().isfinite().flatten(1).all(dim=1) for x in self.weights.values()]).all(dim=0)
 
+    def moments(self, pattern: re.Pattern[str]) -> dict[str, Float[Tensor, "R 2"]]:
+        """Mean and standard deviation (n) of the parameters in whose names the pattern is found, of each model."""
+        chosen = {name: x.detach().flatten(1) for name, x in self.weights.items() if pattern.search(name)}
+        return {name: torch.stack([x.mean(dim=1), x.std(dim=1, correction=0)], dim=1) for name, x in chosen.items()}
+
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         """Go on with some of the models only."""
-        self._recorded = None
+        self._recorded_step = self._recorded_test = None
         self.seeds = self.seeds[rows]
         self.weights = {name: x.detach()[rows].contiguous().requires_grad_() for name, x in self.weights.items()}
         self.buffers = {name: x[rows].contiguous() for name, x in self.buffers.items()}

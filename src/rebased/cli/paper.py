@@ -1,0 +1,136 @@
+"""`rebased paper`: the paper's tables and figures, by command.
+
+Examples: ``rebased paper list``, ``rebased paper run table1 --scale small``, ``rebased paper report``
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as RichTable
+
+from rebased.analysis.pages import Section
+from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.section import print_section
+from rebased.cli.sweep_lines import count
+from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
+from rebased.paper import figures
+from rebased.paper.conduct import conduct, sweep_folder
+from rebased.paper.experiment import SCALES, Experiment
+from rebased.paper.findings import Findings, findings_path, read_findings
+from rebased.paper.registry import EXPERIMENTS, find_experiments
+from rebased.paper.report import render_paper_report
+from rebased.runs import write_text
+from rebased.training.devices import choose_device
+
+__all__ = ["paper_app"]
+
+paper_app = typer.Typer(help="The paper's tables and figures, beside the published numbers.", no_args_is_help=True)
+
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for runs, findings, pictures and the report.")]
+Scale = Annotated[str, typer.Option(help="; ".join(f"{name}: {what}" for name, what in SCALES.items()) + ".")]
+_OUT = Path("runs/paper")
+
+
+@paper_app.command("list")
+def list_experiments(out: Out = _OUT) -> None:
+    """Every table and figure, and what there is of it: runs finished of those that each scale has."""
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    for name in ("name", "title", *SCALES, "findings"):
+        table.add_column(name, no_wrap=name != "title")
+    for experiment in EXPERIMENTS.values():
+        table.add_row(
+            experiment.name,
+            experiment.title,
+            *(_progress(experiment, scale, out) for scale in SCALES),
+            ", ".join(scale for scale in SCALES if findings_path(out, scale, experiment.name).exists()) or "none yet",
+        )
+    make_console().print(table)
+
+
+def _progress(experiment: Experiment, scale: str, out: Path) -> str:
+    configs = experiment.configs(scale)
+    if not configs:
+        return "no runs"
+    return f"{sum(map(sweep_folder(out).has_finished, configs))}/{len(configs)}"
+
+
+@paper_app.command()
+def run(
+    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(EXPERIMENTS)}; or all.")],
+    scale: Scale = "smoke",
+    out: Out = _OUT,
+    jobs: Jobs = 1,
+    engine: EngineName = None,
+    device: Device = "auto",
+    ray_address: RayAddress = None,
+) -> None:
+    """Train what is not finished, and show what was found. Stopped or killed, the same command goes on."""
+    try:
+        chosen = find_experiments(names)
+        for experiment in chosen:
+            experiment.configs(scale)
+        place = choose_device(device)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    make_folder(out)
+    engines = choose_engine(engine, device, jobs, ray_address)
+    console, failed = make_console(), []
+    for experiment in chosen:
+        try:
+            with progress() as report:
+                findings, failures = conduct(experiment, scale, out, engines, device=place, report=report)
+            section = experiment.present(dict(findings.data))
+            _save_pictures(section, out / scale)
+        except KeyboardInterrupt:
+            fail("stopped; the same command goes on from here")
+        except (ImportError, ValueError, RuntimeError, OSError) as error:
+            fail(f"{experiment.name}: {error}")
+        print_section(section, console)
+        print(_told(findings))
+        failed += [failure.group for failure in failures]
+    if failed:
+        fail(f"{count(len(failed), 'group')} failed: {', '.join(failed)}; the same command tries again")
+
+
+def _save_pictures(section: Section, folder: Path) -> None:
+    for picture in section.pictures:
+        figures.save(picture.figure, folder, picture.name)
+
+
+def _told(findings: Findings) -> str:
+    made = f"scale {findings.scale} ({SCALES[findings.scale]})"
+    if findings.num_runs:
+        runs = f"{findings.num_finished} of {count(findings.num_runs, 'run')}"
+        made += f"; {runs}, {findings.seconds / 60:.1f} minutes of training"
+    return f"{findings.experiment}: {made}\n"
+
+
+@paper_app.command()
+def report(
+    out: Out = _OUT,
+    scale: Annotated[
+        str | None, typer.Option(help="Of the findings; if not given, of each the largest that there is.")
+    ] = None,
+) -> None:
+    """Write one HTML page with everything found so far."""
+    if scale is not None and scale not in SCALES:
+        raise typer.BadParameter(f"scale={scale!r} is unknown; there are {', '.join(SCALES)}")
+    if not out.is_dir():
+        raise typer.BadParameter(f"there is no folder {out}; `rebased paper run` makes it")
+    page = out / "report.html"
+    try:
+        entries = [(experiment, _largest(experiment, out, scale)) for experiment in EXPERIMENTS.values()]
+        write_text(page, render_paper_report(entries))
+    except (ImportError, ValueError, OSError) as error:
+        fail(error)
+    found = sum(findings is not None for _, findings in entries)
+    print(f"wrote {page}: {found} of {len(entries)} tables and figures")
+
+
+def _largest(experiment: Experiment, out: Path, scale: str | None) -> Findings | None:
+    for name in [scale] if scale else reversed(SCALES):
+        findings = read_findings(out, name, experiment.name)
+        if findings is not None:
+            return findings
+    return None

@@ -1,0 +1,106 @@
+"""Accuracy of several mixers over length and width: what Figures 1 and 7 are."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rebased.analysis.pages import Cell, Picture, Table
+from rebased.paper.experiment import Data
+from rebased.paper.figures import COLOURS, new_figure, tidy
+from rebased.paper.recall_cells import accuracy_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["LENGTHS", "PAPER", "SMALL", "SMOKE", "accuracy_tables", "grid_of", "picture"]
+
+LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
+"""Table 5: pairs of key and value by length."""
+
+PAPER: dict[str, Any] = {
+    "lengths": LENGTHS,
+    "d_model": [64, 128, 256, 512],
+    "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
+    "seed": [42, 43, 44, 45, 46],
+    "dtype": "bfloat16",
+}
+SMALL = PAPER | {
+    "lengths": {length: LENGTHS[length] for length in (128, 256, 512)},
+    "d_model": [64, 128],
+    "learning_rate": [1e-3, 3e-3],
+    "seed": [42],
+}
+SMOKE = {
+    "lengths": {16: 2, 32: 4},
+    "d_model": [16, 24],
+    "learning_rate": [1e-2],
+    "seed": [42],
+    "vocab_size": 128,
+    "num_train": 1024,
+    "num_test": 128,
+    "batch_size": 64,
+    "epochs": 2,
+    "dtype": "float32",
+}
+
+
+def grid_of(scale: Mapping[str, Any], stacks: Sequence[str], **fields: Any) -> dict[str, Any]:
+    """The grid of all stacks at all lengths, each with its number of pairs."""
+    run = {name: value for name, value in scale.items() if name != "lengths"}
+    cells = [
+        {"stack": stack, "seq_len": length, "task_options": {"num_pairs": pairs}} | _watch(stack)
+        for stack in stacks
+        for length, pairs in scale["lengths"].items()
+    ]
+    return {"run": run | fields, "cells": cells}
+
+
+def _watch(stack: str) -> dict[str, str]:
+    """Figure 10 follows γ and β of these very runs."""
+    return {"watch": r"\.(gammas|betas)\."} if stack == "rebased" else {}
+
+
+def accuracy_tables(cells: Sequence[Data], names: Mapping[str, str]) -> list[Table]:
+    """One for each length, rows by stack, columns by width."""
+    tables = []
+    for length in sorted({cell["seq_len"] for cell in cells}):
+        here = {(cell["stack"], cell["d_model"]): cell for cell in cells if cell["seq_len"] == length}
+        sizes = sorted({size for _, size in here})
+        rows: list[list[Cell | str]] = [
+            [name, *(_entry(here.get((stack, size))) for size in sizes)]
+            for stack, name in names.items()
+            if any((stack, size) in here for size in sizes)
+        ]
+        tables.append(Table.of(f"{length} tokens", ["model", *(f"d = {size}" for size in sizes)], rows))
+    return tables
+
+
+def _entry(cell: Data | None) -> Cell:
+    if cell is None:
+        return Cell("not run", "faint")
+    tried = ", ".join(cell["by_rate"])
+    return Cell(accuracy_text(cell), note=f"learning rate {cell['learning_rate']:g} of {tried}")
+
+
+def picture(name: str, cells: Sequence[Data], names: Mapping[str, str], caption: str) -> Picture:
+    return Picture(name, _draw(cells, names), caption)
+
+
+def _draw(cells: Sequence[Data], names: Mapping[str, str]) -> "Figure":
+    lengths = sorted({cell["seq_len"] for cell in cells})
+    figure, panels = new_figure(len(lengths), "accuracy", width=2.7)
+    for panel, length in zip(panels, lengths, strict=True):
+        for stack, label in names.items():
+            mine = sorted(
+                (cell["d_model"], cell["mean"]) for cell in cells if (cell["stack"], cell["seq_len"]) == (stack, length)
+            )
+            if mine:
+                x, y = zip(*mine, strict=True)
+                dashes = "o--" if "published" in stack or stack in ("attention", "rwkv") else "o-"
+                panel.plot(x, y, dashes, color=COLOURS[stack], label=label, linewidth=1.8, markersize=4)
+        sizes = sorted({cell["d_model"] for cell in cells})
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(sizes, labels=map(str, sizes))
+        panel.minorticks_off()
+        panel.set(title=f"{length} tokens", xlabel="d_model", ylim=(-0.02, 1.02))
+    tidy(figure, panels)
+    return figure

@@ -1,0 +1,82 @@
+"""Figure 1: every mixer on recall, over length and width."""
+
+from typing import Any
+
+from rebased.analysis.pages import Section
+from rebased.paper.by_length import PAPER, SMALL, SMOKE, accuracy_tables, grid_of, picture
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.recall_cells import describe_cells
+
+__all__ = ["FIGURE1", "MIXERS"]
+
+MIXERS = {
+    "conv_attention": "Attention",
+    "based": "Based",
+    "rebased": "ReBased",
+    "hyena": "Hyena",
+    "rwkv": "RWKV",
+    "mamba": "Mamba",
+    "mamba_published": "Mamba, published init",
+}
+"""Stacks, and what the paper calls them."""
+WORKS = 0.9
+"""Accuracy above which a model is said to have learned it; the paper's figure has no such line."""
+
+
+def measure(material: Material) -> Data:
+    return {"cells": describe_cells(material.runs)}
+
+
+def present(data: Data) -> Section:
+    cells = data["cells"]
+    parts: list[Any] = [
+        "The best learning rate's accuracy, a mean over seeds where there are several. Attention is the paper's hybrid "
+        "with a convolution in the first layer. The published code overwrites Mamba's own initialisation, so both are "
+        "here; RWKV is as published.",
+        *accuracy_tables(cells, MIXERS),
+        *_claims(cells),
+        picture("figure1", cells, MIXERS, "Figure 1: accuracy over width, for each length"),
+    ]
+    return Section("Figure 1: mixers over length and width", tuple(parts))
+
+
+def _claims(cells: list[Data]) -> list[str]:
+    """What the paper says of its figure, beside what these runs say. One seed in a cell is no test."""
+    said = []
+    fails = {"rwkv": "RWKV", "mamba_published": "Mamba", "mamba": "Mamba with its own initialisation"}
+    for stack, name in fails.items():
+        mine = [cell for cell in cells if cell["stack"] == stack]
+        if mine:
+            best = max(mine, key=lambda cell: float(cell["mean"]))
+            learned = sum(cell["mean"] >= WORKS for cell in mine)
+            said.append(
+                f"The paper: RWKV and Mamba fail at every size. Here, {name} reaches {WORKS:g} in {learned} of "
+                f"{len(mine)} cells; its best is {best['mean']:.2f}, at {best['seq_len']} tokens and d = "
+                f"{best['d_model']}."
+            )
+    pairs = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in cells}
+    both = [
+        (pairs[key], pairs["based", *key[1:]]) for key in pairs if key[0] == "rebased" and ("based", *key[1:]) in pairs
+    ]
+    if both:
+        above = sum(ours > theirs for ours, theirs in both)
+        below = sum(ours < theirs for ours, theirs in both)
+        mean = sum(ours - theirs for ours, theirs in both) / len(both)
+        said.append(
+            f"ReBased beside Based: higher in {above} and lower in {below} of {len(both)} cells, by {mean:+.3f} on "
+            "average; Table 1 has the test."
+        )
+    return said
+
+
+FIGURE1 = Experiment(
+    name="figure1",
+    title="Mixers over length and width",
+    grids={
+        "smoke": grid_of(SMOKE, list(MIXERS)),
+        "small": grid_of(SMALL, list(MIXERS)),
+        "paper": grid_of(PAPER, list(MIXERS)),
+    },
+    measure=measure,
+    present=present,
+)

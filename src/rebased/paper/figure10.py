@@ -1,0 +1,104 @@
+"""Figure 10: γ and β of ReBased over training, at several lengths."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rebased.analysis.pages import Cell, Picture, Section, Table
+from rebased.paper.by_length import PAPER, SMALL, SMOKE, grid_of
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.figures import SHADES, new_figure, tidy
+from rebased.paper.published import FIGURE_10
+from rebased.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURE10"]
+
+PARAMETERS = {
+    "blocks.1.mixer.gammas.0": "γ of queries",
+    "blocks.1.mixer.gammas.1": "γ of keys",
+    "blocks.1.mixer.betas.0": "β of queries",
+    "blocks.1.mixer.betas.1": "β of keys",
+}
+
+
+def measure(material: Material) -> Data:
+    return {"runs": [_describe(run) for run in material.runs]}
+
+
+def _describe(run: Run) -> Data:
+    c = run.config
+    return {
+        "seq_len": c["seq_len"],
+        "d_model": c["d_model"],
+        "learning_rate": c["learning_rate"],
+        "seed": c["seed"],
+        "accuracy": run.result["accuracy"],
+        "epochs": [entry["epoch"] for entry in run.metrics],
+        "watched": {
+            name: [[None if x is None else round(x, 5) for x in entry["watched"][name]] for entry in run.metrics]
+            for name in PARAMETERS
+        },
+    }
+
+
+def present(data: Data) -> Section:
+    runs = data["runs"]
+    widest = max(run["d_model"] for run in runs)
+    chosen = [run for run in runs if run["d_model"] == widest]
+    parts: list[Any] = [
+        "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
+        f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length. A run that "
+        "reaches 0.99 ends, so many stop long before they have settled: weight decay pulls γ down as long as training "
+        "goes on.",
+        _table(runs),
+        Picture("figure10", _draw(chosen), f"Figure 10: γ and β over epochs, d = {widest}"),
+    ]
+    return Section("Figure 10: what norm and affine learn", tuple(parts))
+
+
+def _table(runs: Sequence[Data]) -> Table:
+    rows: list[list[Cell | str]] = []
+    for run in sorted(runs, key=lambda run: (run["seq_len"], run["d_model"], run["learning_rate"], run["seed"])):
+        last = [run["watched"][name][-1] for name in PARAMETERS]
+        sizes = [str(run["seq_len"]), str(run["d_model"]), f"{run['learning_rate']:g}", f"{run['accuracy']:.2f}"]
+        rows.append([*sizes, str(run["epochs"][-1]), *map(_moments, last)])
+    header = ("tokens", "d", "learning rate", "accuracy", "epochs", *PARAMETERS.values())
+    return Table.of("after the last epoch, mean ± standard deviation over features", header, rows)
+
+
+def _moments(values: Sequence[float | None]) -> str:
+    mean, sd = values
+    return "not finite" if mean is None or sd is None else f"{mean:.3f} ± {sd:.3f}"
+
+
+def _draw(runs: Sequence[Data]) -> "Figure":
+    figure, panels = new_figure(len(PARAMETERS), "mean over features", width=2.7)
+    lengths = sorted({run["seq_len"] for run in runs})
+    for panel, (name, title) in zip(panels, PARAMETERS.items(), strict=True):
+        for length, colour in zip(lengths, SHADES, strict=False):
+            for run in runs:
+                if run["seq_len"] == length:
+                    means = [float("nan") if pair[0] is None else pair[0] for pair in run["watched"][name]]
+                    panel.plot(
+                        [0, *run["epochs"]], [float("γ" in title), *means], color=colour, label=f"{length} tokens"
+                    )
+        panel.axhline(FIGURE_10["gamma" if "γ" in title else "beta"], color="#3b3b3b", linestyle=":", linewidth=1)
+        panel.set(title=title, xlabel="epoch")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    tidy(figure, panels)
+    return figure
+
+
+FIGURE10 = Experiment(
+    name="figure10",
+    title="γ and β over training",
+    grids={
+        "smoke": grid_of(SMOKE, ["rebased"]),
+        "small": grid_of(SMALL, ["rebased"]),
+        "paper": grid_of(PAPER, ["rebased"]),
+    },
+    measure=measure,
+    present=present,
+)

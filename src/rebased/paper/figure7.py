@@ -1,0 +1,57 @@
+"""Figure 7: a convolution in the first layer, or the mixer twice."""
+
+from typing import Any
+
+from rebased.analysis.pages import Section
+from rebased.paper.by_length import PAPER, SMALL, SMOKE, accuracy_tables, grid_of, picture
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.recall_cells import describe_cells
+
+__all__ = ["FIGURE7"]
+
+MODELS = {"attention": "Attention", "conv_attention": "ConvAttention", "rwkv": "RWKV", "conv_rwkv": "ConvRWKV"}
+_PAIRS = (("attention", "conv_attention"), ("rwkv", "conv_rwkv"))
+
+
+def measure(material: Material) -> Data:
+    return {"cells": describe_cells(material.runs)}
+
+
+def present(data: Data) -> Section:
+    cells = data["cells"]
+    parts: list[Any] = [
+        "Two layers of a mixer, or a short convolution first. The paper finds the hybrid better for attention, and two "
+        "layers better for RWKV.",
+        *accuracy_tables(cells, MODELS),
+        *_pairs(cells),
+        picture("figure7", cells, MODELS, "Figure 7: hybrid (solid) and vanilla (dashed) models"),
+    ]
+    return Section("Figure 7: hybrid or vanilla", tuple(parts))
+
+
+def _pairs(cells: list[Data]) -> list[str]:
+    means = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in cells}
+    said = []
+    for plain, hybrid in _PAIRS:
+        gains = [
+            means[hybrid, *key[1:]] - means[key] for key in means if key[0] == plain and (hybrid, *key[1:]) in means
+        ]
+        if gains:
+            said.append(
+                f"{MODELS[hybrid]} less {MODELS[plain]}: {sum(gains) / len(gains):+.3f} on average, higher in "
+                f"{sum(gain > 0 for gain in gains)} of {len(gains)} cells."
+            )
+    return said
+
+
+FIGURE7 = Experiment(
+    name="figure7",
+    title="Hybrid or vanilla",
+    grids={
+        "smoke": grid_of(SMOKE, list(MODELS)),
+        "small": grid_of(SMALL, list(MODELS)),
+        "paper": grid_of(PAPER, list(MODELS)),
+    },
+    measure=measure,
+    present=present,
+)

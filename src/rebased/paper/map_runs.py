@@ -1,0 +1,73 @@
+"""The runs whose attention maps are looked at (Table 3, Figures 5, 8 and 9), and how a look at one is kept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rebased.models import LanguageModel
+from rebased.paper.experiment import Data, Material
+from rebased.paper.findings import read_findings
+from rebased.runs import Run
+from rebased.training.recall import RecallConfig
+from rebased.training.summary import summarize
+
+__all__ = ["GRIDS", "MODELS", "best_runs", "kept_runs", "load_model"]
+
+MODELS = {"copy_attention": "Attention", "copy_based": "Based", "copy_rebased": "ReBased"}
+"""Stacks, and what the paper calls their second layers."""
+
+_PAPER = {
+    "stack": list(MODELS),
+    "seq_len": 128,
+    "d_model": 64,  # not stated in the paper
+    "task_options": {"num_pairs": 32},
+    "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
+    "seed": [42, 43, 44, 45, 46],
+    "dtype": "bfloat16",
+}
+_SMOKE = {
+    "seq_len": 32,
+    "d_model": 24,
+    "task_options": {"num_pairs": 4},
+    "learning_rate": [3e-3, 1e-2],
+    "seed": [42, 43],
+    "vocab_size": 128,
+    "num_train": 2048,
+    "num_test": 256,
+    "batch_size": 64,
+    "epochs": 2,
+    "dtype": "float32",
+}
+GRIDS: dict[str, dict[str, Any]] = {
+    "smoke": {"run": _PAPER | _SMOKE},
+    "small": {"run": _PAPER | {"learning_rate": [1e-3, 3e-3], "seed": [42, 43]}},
+    "paper": {"run": _PAPER},
+}
+
+
+def best_runs(runs: Sequence[Run]) -> dict[str, tuple[Run, ...]]:
+    """Of each stack the runs with its best learning rate, by seed. Those that diverged have no map to look at."""
+    sound = [run for run in runs if run.result["finished"] != "diverged"]
+    return {summary.cell["stack"]: summary.runs for summary in summarize(sound)}
+
+
+def load_model(run: Run, device: str) -> tuple[LanguageModel, RecallConfig]:
+    """As it was at the end of training, in float32. ValueError for a run that was kept without its weights."""
+    config = RecallConfig.from_dict(run.config)
+    try:
+        weights = run.weights()
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the run {run.folder.name} has no weights, which its attention maps need; "
+            f"remove {run.folder} and train it again"
+        ) from error
+    model = LanguageModel(config.model())
+    model.load_state_dict(weights)
+    return model.to(device).eval(), config
+
+
+def kept_runs(material: Material, experiment: str) -> dict[str, Data]:
+    """What an earlier measurement found in these very runs, by name: their weights may be gone since."""
+    findings = read_findings(material.out, material.scale, experiment)
+    kept: dict[str, Data] = {} if findings is None else findings.data["runs"]
+    accuracies = {run.folder.name: run.result["accuracy"] for run in material.runs}
+    return {name: entry for name, entry in kept.items() if entry["trained_accuracy"] == accuracies.get(name)}

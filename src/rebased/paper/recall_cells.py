@@ -1,0 +1,52 @@
+"""What recall runs come to, cell by cell: the numbers that tables and figures about accuracy are made of."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rebased.analysis.bootstrap import mean_interval
+from rebased.paper.experiment import Data
+from rebased.runs import Run
+from rebased.training.summary import CellSummary, summarize
+
+__all__ = ["accuracy_text", "describe_cells"]
+
+
+def describe_cells(runs: Sequence[Run]) -> list[Data]:
+    """Each stack, length and width: accuracies of all learning rates and seeds, and what the best rate comes to."""
+    by_cell: dict[tuple[str, int, int], dict[str, dict[str, float]]] = {}
+    for run in runs:
+        c = run.config
+        rates = by_cell.setdefault((c["stack"], c["seq_len"], c["d_model"]), {})
+        rates.setdefault(f"{c['learning_rate']:g}", {})[str(c["seed"])] = run.result["accuracy"]
+    return [_describe(summary, by_cell) for summary in summarize(runs)]
+
+
+def _describe(summary: CellSummary, by_cell: dict[tuple[str, int, int], dict[str, dict[str, float]]]) -> Data:
+    key = summary.cell["stack"], summary.cell["seq_len"], summary.cell["d_model"]
+    interval = None
+    if len(summary.runs) > 1:
+        found = mean_interval(np.array(summary.accuracies))
+        interval = [found.low, found.high]
+    return {
+        "stack": key[0],
+        "seq_len": key[1],
+        "d_model": key[2],
+        "learning_rate": summary.learning_rate,
+        "seeds": [run.config["seed"] for run in summary.runs],
+        "accuracies": list(summary.accuracies),
+        "mean": summary.mean,
+        "sd": summary.sd,
+        "interval": interval,
+        "epochs": list(summary.epochs),
+        "ended": dict(summary.reasons),
+        "by_rate": by_cell[key],
+    }
+
+
+def accuracy_text(cell: Data) -> str:
+    """``0.59 ± 0.06 [0.52, 0.64]``; of one seed, the number alone."""
+    text = f"{cell['mean']:.2f}"
+    if cell["sd"] is None:
+        return text
+    return f"{text} ± {cell['sd']:.2f} [{cell['interval'][0]:.2f}, {cell['interval'][1]:.2f}]"

@@ -1,0 +1,197 @@
+"""Table 3 with Figures 5 and 8: the second layer's attention maps against the positions that hold the answers."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rebased.analysis.bootstrap import mean_interval
+from rebased.analysis.pages import Cell, Picture, Section, Table
+from rebased.analysis.sign_flip import sign_flip_test
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.map_measures import measure_maps, show_maps
+from rebased.paper.map_pictures import draw_maps
+from rebased.paper.map_runs import GRIDS, MODELS, best_runs, kept_runs, load_model
+from rebased.paper.published import TABLE_3
+from rebased.runs import Run
+
+__all__ = ["MEASURES", "NUM_EXAMPLES", "TABLE3"]
+
+MEASURES = {"iou": "IoU", "accuracy": "accuracy", "at_value": "attention at the value", "entropy": "entropy"}
+NUM_EXAMPLES = {"smoke": 200, "small": 10_000, "paper": 10_000}
+"""That are measured, by scale."""
+NUM_SHOWN = 3
+"""That are drawn: one in Figure 5, the others in Figure 8."""
+ALPHA = 0.05
+
+
+def measure(material: Material) -> Data:
+    kept = kept_runs(material, "table3")
+    runs: dict[str, Data] = {}
+    for chosen in best_runs(material.runs).values():
+        for run in chosen:
+            is_shown = run is chosen[0]
+            entry = kept.get(run.folder.name)
+            if entry is None or (is_shown and "examples" not in entry):
+                entry = _look_at(run, material, is_shown=is_shown)
+            runs[run.folder.name] = entry
+    return {
+        "num_examples": NUM_EXAMPLES[material.scale],
+        "runs": runs,
+        "models": [_describe(stack, _of_stack(runs, stack)) for stack in MODELS if _of_stack(runs, stack)],
+        "difference": _difference(_of_stack(runs, "copy_rebased"), _of_stack(runs, "copy_based")),
+    }
+
+
+def _look_at(run: Run, material: Material, *, is_shown: bool) -> Data:
+    model, config = load_model(run, material.device)
+    num_pairs = config.task_options["num_pairs"]
+    examples = config.test_set(material.device, NUM_EXAMPLES[material.scale])
+    entry = {
+        "stack": config.stack,
+        "seq_len": config.seq_len,
+        "num_pairs": num_pairs,
+        "d_model": config.d_model,
+        "learning_rate": config.learning_rate,
+        "seed": config.seed,
+        "epochs": run.result["epochs"],
+        "trained_accuracy": run.result["accuracy"],
+        **measure_maps(model, examples, num_pairs=num_pairs),
+    }
+    if is_shown:
+        entry["examples"] = show_maps(model, examples[:NUM_SHOWN], num_pairs=num_pairs)
+    return entry
+
+
+def _of_stack(runs: Mapping[str, Data], stack: str) -> list[Data]:
+    return [entry for entry in runs.values() if entry["stack"] == stack]
+
+
+def _describe(stack: str, entries: Sequence[Data]) -> Data:
+    return {
+        "stack": stack,
+        "learning_rate": entries[0]["learning_rate"],
+        "seeds": [entry["seed"] for entry in entries],
+        "epochs": [entry["epochs"] for entry in entries],
+    } | {name: _over_seeds([entry[name] for entry in entries]) for name in MEASURES}
+
+
+def _over_seeds(values: Sequence[float]) -> Data:
+    several = len(values) > 1
+    return {
+        "mean": statistics.fmean(values),
+        "sd": statistics.stdev(values) if several else None,
+        "interval": _interval(values) if several else None,
+    }
+
+
+def _interval(values: Sequence[float]) -> list[float]:
+    found = mean_interval(np.array(values))
+    return [found.low, found.high]
+
+
+def _difference(rebased: Sequence[Data], based: Sequence[Data]) -> Data | None:
+    """ReBased less Based, seed by seed; None without a seed that both have."""
+    by_seed = {entry["seed"]: entry for entry in based}
+    pairs = [(entry, by_seed[entry["seed"]]) for entry in rebased if entry["seed"] in by_seed]
+    if not pairs:
+        return None
+    differences = {name: [ours[name] - theirs[name] for ours, theirs in pairs] for name in MEASURES}
+    return {"seeds": [ours["seed"] for ours, _ in pairs]} | {
+        name: _over_seeds(values) | {"p_value": sign_flip_test(np.array(values)).p_value}
+        for name, values in differences.items()
+    }
+
+
+# ---- To be read ----
+
+
+def present(data: Data) -> Section:
+    title = "Table 3 with Figures 5 and 8: attention maps against the truth"
+    if not data["runs"]:
+        return Section(title, ("No run has finished.",))
+    parts: list[Any] = [_method(data), _table(data["models"])]
+    if data["difference"] is not None:
+        parts += [_difference_table(data["difference"]), _what_it_says(data["difference"])]
+    shown = {entry["stack"]: entry["examples"] for entry in data["runs"].values() if "examples" in entry}
+    named = {name: shown[stack] for stack, name in MODELS.items() if stack in shown}
+    first, further = ({name: each[part] for name, each in named.items()} for part in (slice(1), slice(1, None)))
+    about = "attention of the queries (rows, by position) to the pairs (columns), beside the truth"
+    parts.append(Picture("figure5", draw_maps(first), f"Figure 5: {about}; the first example, the first seed"))
+    parts.append(Picture("figure8", draw_maps(further), f"Figure 8: {about}; further examples"))
+    return Section(title, tuple(parts))
+
+
+def _method(data: Data) -> str:
+    entry = next(iter(data["runs"].values()))
+    return (
+        f"Recall of {entry['num_pairs']} pairs in {entry['seq_len']} tokens with d_model {entry['d_model']}, which the "
+        "paper does not state. The first layer adds to each token the one before it and learns nothing. IoU is Σ min / "
+        "Σ max of the second layer's map and the truth (1 at the position of the value asked for), over the rows of "
+        f"queries and the columns of pairs of {data['num_examples']:,} examples; maps are averaged over heads, their "
+        "rows normalised over all tokens. Entropy is that of these rows, 1 if a query attends to all tokens alike. The "
+        "examples begin with those that the runs were tested on in training; weights are those of a run's last epoch. "
+        "Each model has its best learning rate. Numbers are mean ± standard deviation over seeds, with a 95 % "
+        "bootstrap interval of the mean in brackets; the paper has one number of each, without a spread, so no test "
+        "tells whether ours differ from it."
+    )
+
+
+def _table(models: Sequence[Data]) -> Table:
+    rows: list[list[Cell | str]] = []
+    by_stack = {model["stack"]: model for model in models}
+    for stack, name in MODELS.items():
+        model = by_stack.get(stack)
+        rows.append([name, *(_entry(model, measure) for measure in MEASURES)])
+        iou, accuracy = TABLE_3[stack.removeprefix("copy_")]
+        rows.append([Cell(text, "faint") for text in ("the paper's", f"{iou:.3f}", f"{accuracy:.3f}", "", "")])
+    return Table.of("Second layers", ["second layer", *MEASURES.values()], rows)
+
+
+def _entry(model: Data | None, measure: str) -> Cell:
+    if model is None:
+        return Cell("not run", "faint")
+    seeds, epochs = (", ".join(map(str, model[name])) for name in ("seeds", "epochs"))
+    return Cell(_text(model[measure]), note=f"learning rate {model['learning_rate']:g}; seeds {seeds}; epochs {epochs}")
+
+
+def _text(found: Data, sign: str = "") -> str:
+    """``0.157 ± 0.010 [0.149, 0.166]``; of one seed, the number alone."""
+    if found["sd"] is None:
+        return f"{found['mean']:{sign}.3f}"
+    low, high = found["interval"]
+    return f"{found['mean']:{sign}.3f} ± {found['sd']:.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def _difference_table(difference: Data) -> Table:
+    rows = [
+        [name, _text(difference[measure], "+"), f"{difference[measure]['p_value']:.2g}"]
+        for measure, name in MEASURES.items()
+    ]
+    caption = "ReBased − Based, paired by seed, with the p of a sign-flip test (not corrected)"
+    return Table.of(caption, ["", "difference", "p"], rows)
+
+
+def _what_it_says(difference: Data) -> str:
+    count, found = len(difference["seeds"]), difference["iou"]
+    published = TABLE_3["rebased"][0] - TABLE_3["based"][0]
+    said = f"In the paper ReBased's IoU is {published:.3f} above Based's; here the difference is {found['mean']:+.3f}"
+    least = min(1.0, 2 / 2**count)
+    if least >= ALPHA:
+        seeds = "1 seed" if count == 1 else f"{count} seeds"
+        return (
+            f"{said}. With {seeds} the least p that this test can give is {least:.2g}: no difference can be shown at "
+            f"{ALPHA}, however large."
+        )
+    verdict = "is shown" if found["p_value"] < ALPHA else "is not shown"
+    return f"{said}. A difference of the two {verdict} by {count} seeds (p = {found['p_value']:.2g})."
+
+
+TABLE3 = Experiment(
+    name="table3",
+    title="Attention maps against the truth (with Figures 5 and 8)",
+    grids=GRIDS,
+    measure=measure,
+    present=present,
+)

@@ -1,0 +1,101 @@
+"""`rebased paper`: what it lists, runs and refuses."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rebased.cli import paper
+from rebased.cli.app import app
+from rebased.paper.experiment import Experiment
+from rebased.paper.registry import EXPERIMENTS
+
+SMALL = {
+    "run": {
+        "stack": ["based", "x2"],
+        "d_model": 12,
+        "seq_len": 16,
+        "task_options": {"num_pairs": 2},
+        "learning_rate": 1e-2,
+        "seed": [1, 2],
+        "vocab_size": 40,
+        "num_train": 32,
+        "num_test": 8,
+        "batch_size": 16,
+        "epochs": 1,
+    }
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two experiments, of which one has runs, of a second."""
+    grids = dict(EXPERIMENTS["table1"].grids) | {"smoke": SMALL}
+    few: dict[str, Experiment] = {
+        "table1": dataclasses.replace(EXPERIMENTS["table1"], grids=grids),
+        "table9": EXPERIMENTS["table9"],
+    }
+    monkeypatch.setattr(paper, "EXPERIMENTS", few)
+    monkeypatch.setattr(paper, "find_experiments", lambda names: list(few.values()))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["paper", *arguments], env={"COLUMNS": "200"})
+    return result.exit_code, result.output
+
+
+@pytest.mark.usefixtures("small")
+def test_from_nothing_to_a_report(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "new")]
+    status, said = run("list", *out)
+    assert status == 0
+    assert [line.split()[-2:] for line in said.splitlines()[1:]] == [["none", "yet"]] * 2
+    assert "0/4" in said
+
+    status, said = run("run", "all", *out, "--device", "cpu")
+    assert status == 0, said
+    assert "Table 1 and Figure 3: ablation" in said
+    assert "3 of 3 counts are the paper's to the unit." in said
+    assert "table1: scale smoke (a minute on a CPU: whether it works, not what is true); 4 of 4 runs" in said
+    assert (tmp_path / "new" / "smoke" / "figure3.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "new" / "smoke" / "figure3.svg").exists()
+
+    status, said = run("list", *out)
+    assert [line.split()[-1] for line in said.splitlines()[1:]] == ["smoke"] * 2
+    assert "4/4" in said
+
+    status, said = run("report", *out)
+    assert status == 0, said
+    assert "report.html: 2 of 2 tables and figures" in said
+    assert "126,807,552" in (tmp_path / "new" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "table7"], "there is no 'table7'; there are figure1,"),
+        (["run", "table1", "--scale", "huge"], "scale='huge' is unknown; there are smoke, small, paper"),
+        (["run", "table1", "--device", "tpu"], "device='tpu'"),
+        (["report", "--scale", "huge"], "scale='huge' is unknown"),
+        (["report"], "there is no folder"),
+    ],
+    ids=" ".join,
+)
+def test_bad_values_end_before_any_work(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "conduct", lambda *_, **__: pytest.fail("work was begun"))
+    status, said = run(*arguments, "--out", str(tmp_path / "none"))
+    assert status == 2
+    assert message in said.replace("\n", " ")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_spoilt_findings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "smoke").mkdir()
+    (tmp_path / "smoke" / "table9.json").write_text("{")
+    status, said = run("report", "--out", str(tmp_path))
+    assert status == 1
+    assert "table9.json has no findings" in said

@@ -1,0 +1,97 @@
+"""What all tables and figures have in common: grids, findings, and that they run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from paper_cases import make_run, tiny
+
+from rebased.analysis.pages import Section, Table
+from rebased.models import STACKS
+from rebased.paper.conduct import conduct, sweep_folder
+from rebased.paper.experiment import SCALES, Experiment
+from rebased.paper.findings import Findings, findings_path, machines_of, read_findings
+from rebased.paper.registry import EXPERIMENTS, find_experiments
+from rebased.training.engines import Serial
+from rebased.training.events import Event, Planned
+from rebased.training.folders import name_of
+from rebased.training.log import read_log
+
+ALL = list(EXPERIMENTS.values())
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
+@pytest.mark.parametrize("scale", SCALES)
+def test_grids_are_possible(experiment: Experiment, scale: str) -> None:
+    """Every run is checked when it is made; beyond smoke, task and model are the paper's."""
+    configs = experiment.configs(scale)
+    assert {config.stack for config in configs} <= set(STACKS)
+    if scale != "smoke":
+        assert {config.vocab_size for config in configs} <= {8192}
+        assert {config.num_train for config in configs} <= {100_000}
+        assert {config.epochs for config in configs} <= {64}
+    assert all(not config.model_options for config in configs)
+
+
+def test_the_small_runs_are_among_the_papers() -> None:
+    """So what one scale trains another need not train again."""
+    small, paper = (
+        {name_of(config) for experiment in ALL for config in experiment.configs(scale)} for scale in ("small", "paper")
+    )
+    assert small <= paper
+
+
+def test_table_1_is_the_papers() -> None:
+    assert len(EXPERIMENTS["table1"].configs("paper")) == 960
+    assert len(EXPERIMENTS["table1"].configs("small")) == 6 * 4 * 5 * 2
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
+def test_carried_out_once(experiment: Experiment, tmp_path: Path) -> None:
+    """Trained, measured, kept and shown; the second time nothing is left to train, and the same is found."""
+    small, events = tiny(experiment), list[Event]()
+    findings, failures = conduct(small, "smoke", tmp_path, Serial("cpu"), device="cpu", report=events.append)
+    assert not failures
+    assert findings.is_complete
+    again, _ = conduct(small, "smoke", tmp_path, Serial("cpu"), device="cpu", report=events.append)
+    assert [event.num_groups for event in events if isinstance(event, Planned)][1:] in ([], [0])
+    assert again == findings
+    kept = read_findings(tmp_path, "smoke", experiment.name)
+    assert kept is not None
+    assert kept.data == json.loads(json.dumps(findings.data))
+    shown = small.present(dict(kept.data))
+    assert isinstance(shown, Section)
+    assert any(isinstance(part, Table) for part in shown.parts)
+
+
+def test_unknown_names_list_the_known() -> None:
+    with pytest.raises(ValueError, match=r"there is no 'table7'; there are figure1, .*table9, figure3"):
+        find_experiments(["table1", "table7"])
+    with pytest.raises(ValueError, match="scale='huge' is unknown; there are smoke, small, paper"):
+        EXPERIMENTS["table1"].configs("huge")
+
+
+def test_figure_3_is_in_table_1() -> None:
+    assert [each.name for each in find_experiments(["figure3", "table1", "table4"])] == ["table1", "table4"]
+    assert find_experiments(["all"]) == ALL
+
+
+def test_findings_that_are_none(tmp_path: Path) -> None:
+    path = findings_path(tmp_path, "smoke", "table1")
+    assert read_findings(tmp_path, "smoke", "table1") is None
+    path.parent.mkdir()
+    for text in ("{", "[]", '{"experiment": "table1"}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"table1\.json has no findings"):
+            Findings.read(path)
+
+
+def test_what_runs_were_made_with() -> None:
+    assert machines_of([make_run("based", 0.5)] * 3) == [{"commit": "abc", "runs": 3}]
+
+
+def test_training_time_is_shared(tmp_path: Path) -> None:
+    experiment = tiny(EXPERIMENTS["figure10"])
+    findings, _ = conduct(experiment, "smoke", tmp_path, Serial("cpu"), device="cpu", report=lambda event: None)
+    logs = [entry for path in sweep_folder(tmp_path).path.rglob("log.jsonl") for entry in read_log(path)]
+    assert findings.seconds == pytest.approx(sum(entry.get("seconds", 0) for entry in logs), abs=0.06)

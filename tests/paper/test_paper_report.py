@@ -1,0 +1,155 @@
+"""The page of all experiments: what it says of findings that are complete, partial or missing."""
+
+import dataclasses
+import itertools
+import re
+import sys
+from typing import Any
+
+import pytest
+from findings_by_hand import COMMIT, ablation_findings, almost_the_counts, entries, findings_of
+
+from page_checker import PageChecker
+from rebased.analysis.pages import Section
+from rebased.paper.counts import TABLE4
+from rebased.paper.experiment import SCALES, Experiment
+from rebased.paper.figure4 import FIGURE4
+from rebased.paper.report import Entry, render_paper_report
+from rebased.paper.table1 import TABLE1
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render_paper_report(entries())
+
+
+def words(*given: Entry, **options: Any) -> str:
+    return PageChecker(render_paper_report(given, **options)).words
+
+
+def line_of(html: str, name: str) -> list[str]:
+    """What the first table says of an experiment."""
+    found = re.search(rf'<tr><th scope="row"><a href="#{name}">.*?</tr>', html)
+    assert found
+    return re.findall(r"<(?:th|td).*?>([^<>]*)(?:</a>)?</(?:th|td)>", found[0])
+
+
+def test_needs_no_other_file(html: str) -> None:
+    PageChecker(html).assert_needs_no_other_file()
+    assert not re.search(r"https?://|url\((?!#)|@import|<script", html)
+
+
+def test_headings_are_in_order(html: str) -> None:
+    headings = PageChecker(html).headings
+    assert headings[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(headings))
+    assert headings.count(1) == 1
+
+
+def test_same_findings_give_the_same_page(html: str) -> None:
+    assert render_paper_report(entries()) == html
+
+
+def test_begins_with_what_there_is(html: str) -> None:
+    assert line_of(html, "table1") == [TABLE1.title, "partial", "228 of 240", "34.5", "small", "table1"]
+    assert line_of(html, "figure4") == [FIGURE4.title, "complete", "240 of 240", "34.5", "small", "figure4"]
+    assert line_of(html, "table4") == [TABLE4.title, "complete", "none", "", "small", "table4"]
+    assert line_of(html, "table9")[1:] == ["missing", "", "", "", "table9"]
+
+
+def test_shows_what_experiments_present(html: str) -> None:
+    said = PageChecker(html).words
+    for experiment, findings in entries():
+        if findings is not None:
+            section = experiment.present(dict(findings.data))
+            assert section.title in said
+            assert all(part in said for part in section.parts if isinstance(part, str))
+            assert all(f'aria-label="{picture.caption}"' in html for picture in section.pictures)
+    assert f"Scale small: {SCALES['small']}." in said
+    assert "a <small> corpus" in said
+    assert html.count("<svg") == 2
+    assert "▲" in html
+    assert "▼" in html
+
+
+def test_says_how_it_was_made(html: str) -> None:
+    """Machines alike but for how runs were grouped are one line."""
+    assert f'<td class="number">200</td><td title="{COMMIT}">{COMMIT[:12]}</td><td>0.1.0</td><td>2.13.0</td>' in html
+    assert f'<td class="number">28</td><td title="{COMMIT}-dirty">{COMMIT[:12]}-dirty</td>' in html
+    assert '<th scope="row">learning_rate</th><td>0.001, 0.003</td>' in html
+    assert '<th scope="row">task_options.num_pairs</th><td>32</td>' in html
+
+
+def test_says_what_is_missing(html: str) -> None:
+    said = PageChecker(html).words
+    assert "12 of 240 runs are not finished" in said
+    assert "<pre><code>rebased paper run table1 --scale small</code></pre>" in html
+    assert "<pre><code>rebased paper run table9 --scale small</code></pre>" in html
+    assert "rebased paper run figure4" not in said
+    assert "rebased paper run table4 --scale paper" in words((TABLE4, None), scale="paper")
+
+
+def test_nothing_finished_is_missing() -> None:
+    """Experiments cannot present the numbers of no run."""
+    empty = findings_of(TABLE1, {"cells": [], "comparisons": {}}, scale="paper", num_runs=960)
+    html = render_paper_report([(TABLE1, empty)])
+    assert line_of(html, "table1")[1] == "missing"
+    assert "rebased paper run table1 --scale paper" in html
+    assert "0 of 1 experiments have findings" in html
+
+
+def test_shared_runs_count_once(html: str) -> None:
+    assert "Training took 34.5 device minutes" in html
+    grid = {"run": TABLE1.grids["small"]["run"] | {"seed": [46, 47, 48, 49, 50]}}
+    overlapping = dataclasses.replace(ablation_findings(FIGURE4), grid=grid, seconds=600.0)
+    assert "Training took 42.5 device minutes" in words(  # a fifth of ten minutes was Table 1's
+        (TABLE1, ablation_findings(TABLE1)), (FIGURE4, overlapping)
+    )
+
+
+def test_lines_of_a_grid_are_few() -> None:
+    lengths = {128: 16, 256: 64}
+    cells = [
+        {"stack": stack, "seq_len": length, "task_options": {"num_pairs": pairs}}
+        for stack in ("based", "x2")
+        for length, pairs in lengths.items()
+    ]
+    cells[0]["watch"] = "gamma"
+    grid = {"run": {"d_model": 16, "learning_rate": 1e-3, "seed": [1, 2]}, "cells": cells}
+    html = render_paper_report([(FIGURE4, dataclasses.replace(ablation_findings(FIGURE4), grid=grid))])
+    assert re.findall(
+        r'<th scope="row">(.*?)</th><td class="number">(\d+)</td><td class="number">(\d+)</td>', html
+    ) == [
+        ("based", "128", "16"),
+        ("based, x2", "256", "64"),
+        ("x2", "128", "16"),
+    ]
+    assert '<th scope="col" class="number">task_options.num_pairs</th>' in html
+
+
+def test_what_was_not_recorded_is_said() -> None:
+    """Of runs made before machines were recorded, only their number is known."""
+    findings = dataclasses.replace(ablation_findings(TABLE1), machines=[{"runs": 240}])
+    html = render_paper_report([(TABLE1, findings)])
+    assert '<th scope="row">not known</th><td class="number">240</td>' in html
+
+
+def test_text_is_escaped() -> None:
+    evil = "<script>alert('&')</script>"
+    experiment = Experiment(
+        name="evil",
+        title=evil,
+        grids=TABLE4.grids,
+        measure=lambda material: {},
+        present=lambda data: Section(evil, (evil,)),
+    )
+    html = render_paper_report([(experiment, findings_of(experiment, {}))])
+    assert "<script" not in html
+    assert PageChecker(html).text.count(evil) == 3
+
+
+def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"rebased\[figures\]"):
+        render_paper_report([(TABLE1, ablation_findings(TABLE1))])
+    assert "26 of 28" in words((TABLE4, findings_of(TABLE4, almost_the_counts())))

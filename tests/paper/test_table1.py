@@ -1,0 +1,114 @@
+"""Table 1 and Figure 4 of runs made up by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from paper_cases import make_run
+
+from rebased.analysis.pages import Cell, Section, Table
+from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.figure4 import FIGURE4
+from rebased.paper.table1 import KERNELS, TABLE1
+from rebased.runs import Run
+
+
+def measured(experiment: Experiment, runs: Sequence[Run]) -> Data:
+    return experiment.measure(Material(scale="small", runs=tuple(runs), out=Path("nowhere"), device="cpu"))
+
+
+def tables(section: Section) -> list[Table]:
+    return [part for part in section.parts if isinstance(part, Table)]
+
+
+def runs_of(stack: str, by_size: dict[int, Sequence[float]], learning_rate: float = 1e-3) -> list[Run]:
+    return [
+        make_run(stack, accuracy, d_model=size, seed=seed, learning_rate=learning_rate)
+        for size, accuracies in by_size.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+CLEAR = {size: [0.9, 0.92, 0.94, 0.91, 0.93] for size in (16, 24, 32, 48)}
+LOW = {size: [0.1, 0.12, 0.15, 0.11, 0.16] for size in (16, 24, 32, 48)}
+
+
+def test_the_best_learning_rate_counts() -> None:
+    runs = runs_of("based", LOW) + runs_of("based", {16: [0.3] * 5}, learning_rate=3e-3)
+    first = measured(TABLE1, runs)["cells"][0]
+    assert (first["learning_rate"], first["mean"], first["sd"]) == (
+        3e-3,
+        pytest.approx(0.3),
+        pytest.approx(0, abs=1e-9),
+    )
+    assert first["by_rate"]["0.001"] == {str(seed): x for seed, x in enumerate(LOW[16])}
+
+
+def test_better_only_where_the_test_says_so() -> None:
+    alike = {size: [x + 0.001 * (-1) ** i for i, x in enumerate(values)] for size, values in CLEAR.items()}
+    data = measured(TABLE1, runs_of("rebased", CLEAR) + runs_of("x2", LOW) + runs_of("based", alike))
+    verdicts = {(each["a"], each["b"]): each["verdict"] for each in data["comparisons"]["256"]}
+    assert verdicts == {
+        ("rebased", "x2"): "a better",
+        ("rebased", "based"): "no difference shown",
+        ("x2", "based"): "b better",
+    }
+    pairs = tables(TABLE1.present(data))[1]
+    assert {row[0].text: row[-1].text for row in pairs.rows} == {
+        "ReBased − x²": "ReBased better",
+        "ReBased − Based": "no difference shown",
+        "x² − Based": "Based better",
+    }
+
+
+def test_the_papers_numbers_stand_below_ours() -> None:
+    data = measured(TABLE1, runs_of("x2", LOW))
+    (table,) = tables(TABLE1.present(data))
+    assert [cell.text for cell in table.rows[1]] == [
+        "the paper's",
+        "0.05 ± 0.05",
+        "0.47 ± 0.08",
+        "0.64 ± 0.42",
+        "0.99 ± 0.00",
+        "0.54",
+    ]
+    ours = table.rows[0]
+    assert ours[1].text.startswith("0.13 ± 0.03 [0.1")
+    # 0.13 against 0.05 ± 0.05, 0.47 ± 0.08, 0.64 ± 0.42 and 0.99: Welch's test.
+    assert [cell.tone for cell in ours[1:5]] == ["higher", "lower", "", "lower"]
+    assert "p = " in ours[1].note
+
+
+def test_whether_ours_are_apart_where_the_papers_are() -> None:
+    data = measured(TABLE1, runs_of("gamma_beta_x2", CLEAR) + runs_of("gamma_x2", LOW))
+    said = [part for part in TABLE1.present(data).parts if isinstance(part, str)]
+    agreeing = [part for part in said if "Our runs agree" in part]
+    assert len(agreeing) == 2
+    assert "at d = 16" in agreeing[0]
+    data = measured(TABLE1, runs_of("gamma_beta_x2", LOW) + runs_of("gamma_x2", CLEAR))
+    said = [part for part in TABLE1.present(data).parts if isinstance(part, str)]
+    assert sum("do not agree" in part for part in said) == 2
+
+
+def test_one_seed_has_no_spread() -> None:
+    data = measured(TABLE1, [make_run("based", 0.5), make_run("x2", 0.4)])
+    table, pairs = tables(TABLE1.present(data))
+    assert table.rows[0][1] == Cell("0.50", "", "learning rate 0.001, 1 seeds")
+    assert pairs.rows[0][-1].text == "no difference shown"
+
+
+def test_expected_performance_by_hand() -> None:
+    """Rates with means 0.1, 0.2 and 0.6: the best of two is 0.2 once and 0.6 twice."""
+    runs = [
+        make_run("x2", mean + shift, learning_rate=rate, seed=seed)
+        for rate, mean in ((1e-3, 0.1), (3e-3, 0.6), (1e-2, 0.2))
+        for seed, shift in enumerate((-0.05, 0.05))
+    ]
+    (curve,) = measured(FIGURE4, runs)["curves"]
+    assert curve["accuracies"] == pytest.approx([0.1, 0.6, 0.2])
+    assert curve["mean"] == pytest.approx([0.3, (0.2 + 0.6 + 0.6) / 3, 0.6])
+    assert curve["standard_error"][-1] is None
+    table = tables(FIGURE4.present({"curves": [curve]}))[0]
+    assert table.header == ("width", "kernel", "best of 1", "best of 2", "best of 3")
+    assert table.rows[0][1].text == KERNELS["x2"]
+    assert table.rows[0][-1].text == "0.600"

@@ -1,0 +1,352 @@
+"""Table 3 with Figures 5, 8 and 9: maps by hand, and a tiny grid from training to pictures."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rebased.analysis.pages import Section, Table
+from rebased.models import LanguageModel, preset
+from rebased.paper.conduct import conduct, sweep_folder
+from rebased.paper.experiment import Experiment, Material
+from rebased.paper.figure9 import FIGURE9
+from rebased.paper.findings import Findings, findings_path
+from rebased.paper.map_measures import measure_maps, show_maps, value_positions
+from rebased.paper.map_runs import GRIDS, MODELS, best_runs, kept_runs
+from rebased.paper.table3 import MEASURES, TABLE3
+from rebased.runs import Run, find_runs
+from rebased.tasks import mqar
+from rebased.training.engines import make_engine
+
+# ---- Models made by hand ----
+
+NUM_PAIRS = 3
+EXAMPLES = mqar(20, 12, NUM_PAIRS, vocab_size=16, seed=5)
+"""Keys are 1 to 7, values 8 to 15."""
+
+
+def by_hand(*, sharpness: float) -> LanguageModel:
+    """A model whose second layer looks for a value after the query's own key, the more decidedly the sharper.
+
+    Features 0 to 7 say which key a token is, feature 8 that it is a value; the first layer adds the token before. Keys
+    are like queries in features 0 to 7, and a bias of the queries has them prefer values, which outweighs that the key
+    itself, in its own place, is still more like the query.
+    """
+    config = preset("mqar-copy_attention", d_model=12, seq_len=12, vocab_size=16)
+    model = LanguageModel(config).eval()
+    mixer = model.blocks[1].mixer
+    with torch.no_grad():
+        model.position_embedding.weight.zero_()
+        model.embedding.weight.zero_()
+        model.embedding.weight[1:8, 1:8] = torch.eye(7)
+        model.embedding.weight[8:, 8] = 1.0
+        is_key = torch.zeros(12)
+        is_key[:8] = 1.0
+        mixer.q_proj.weight.copy_(sharpness * torch.diag(is_key))
+        mixer.q_proj.bias[8] = 4 * sharpness
+        mixer.k_proj.weight.copy_(torch.eye(12))
+    return model
+
+
+def test_values_are_where_they_are() -> None:
+    found = value_positions(EXAMPLES, NUM_PAIRS)
+    assert torch.equal(EXAMPLES.inputs.gather(1, found), EXAMPLES.answers)
+    assert (found < 2 * NUM_PAIRS).all()
+
+
+def test_attention_that_is_right() -> None:
+    found = measure_maps(by_hand(sharpness=100), EXAMPLES, num_pairs=NUM_PAIRS)
+    assert found["iou"] > 0.999
+    assert found["at_value"] > 0.999
+    assert found["entropy"] < 0.001
+
+
+def test_attention_that_knows_nothing() -> None:
+    """Uniform: with t + 1 tokens to look at, each gets 1 / (t + 1)."""
+    found = measure_maps(by_hand(sharpness=0), EXAMPLES, num_pairs=NUM_PAIRS)
+    shares = 1 / (EXAMPLES.positions.double() + 1)
+    assert found["iou"] == pytest.approx(float(shares.sum() / (1 + (2 * NUM_PAIRS - 1) * shares).sum()))
+    assert found["at_value"] == pytest.approx(float(shares.mean()))
+    assert found["entropy"] == pytest.approx(1)
+
+
+def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure_maps(by_hand(sharpness=1), EXAMPLES, num_pairs=NUM_PAIRS)
+    monkeypatch.setattr("rebased.paper.map_measures.BATCH_SIZE", 7)
+    assert measure_maps(by_hand(sharpness=1), EXAMPLES, num_pairs=NUM_PAIRS) == pytest.approx(whole)
+
+
+def test_accuracy_is_that_of_the_logits() -> None:
+    model = by_hand(sharpness=1)
+    with torch.no_grad():
+        right = model(EXAMPLES.inputs).argmax(dim=2).gather(1, EXAMPLES.positions) == EXAMPLES.answers
+    expected = float(right.double().mean())
+    assert measure_maps(model, EXAMPLES, num_pairs=NUM_PAIRS)["accuracy"] == pytest.approx(expected)
+
+
+def test_shown_maps() -> None:
+    (shown,) = show_maps(by_hand(sharpness=100), EXAMPLES[:1], num_pairs=NUM_PAIRS)
+    assert shown["truth"] == value_positions(EXAMPLES, NUM_PAIRS)[0].tolist()
+    assert np.argmax(shown["map"], axis=1).tolist() == shown["truth"]
+    assert np.shape(shown["map"]) == (NUM_PAIRS, 2 * NUM_PAIRS)
+    assert len(shown["last_query"]) == EXAMPLES.positions[0, -1] + 1
+    assert sum(shown["last_query"]) == pytest.approx(1, abs=1e-4)
+    assert np.argmax(shown["last_query"]) == shown["truth"][-1]
+
+
+# ---- A tiny grid ----
+
+TINY = {
+    "stack": list(MODELS),
+    "seq_len": 16,
+    "d_model": 12,
+    "task_options": {"num_pairs": 4},
+    "learning_rate": [1e-3, 1e-2],
+    "seed": [42, 43],
+    "vocab_size": 32,
+    "num_train": 64,
+    "num_test": 32,
+    "batch_size": 32,
+    "epochs": 1,
+}
+
+
+def tiny(experiment: Experiment) -> Experiment:
+    return replace(experiment, grids={scale: {"run": TINY} for scale in experiment.grids})
+
+
+def carry_out(experiment: Experiment, out: Path) -> Findings:
+    engine = make_engine(device="cpu")
+    findings, failures = conduct(tiny(experiment), "smoke", out, engine, device="cpu", report=lambda _: None)
+    assert failures == ()
+    return findings
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results with Table 3 in them; not to be changed."""
+    out = tmp_path_factory.mktemp("paper")
+    carry_out(TABLE3, out)
+    return out
+
+
+@pytest.fixture
+def out(trained: Path, tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return shutil.copytree(trained, tmp_path / "out")
+
+
+def remove_weights(out: Path) -> None:
+    for weights in out.rglob("weights.safetensors"):
+        weights.unlink()
+
+
+def material_of(out: Path) -> Material:
+    runs = tuple(find_runs(sweep_folder(out).path))
+    return Material(scale="smoke", runs=runs, out=out, device="cpu")
+
+
+def test_findings(trained: Path) -> None:
+    findings = Findings.read(findings_path(trained, "smoke", "table3"))
+    assert findings.is_complete
+    assert findings.num_runs == 12
+    data = findings.data
+    assert data == json.loads(json.dumps(data))
+    assert data["num_examples"] == 200
+    assert [model["stack"] for model in data["models"]] == list(MODELS)
+    assert len(data["runs"]) == 6  # of each stack, the seeds of its best learning rate
+    for model in data["models"]:
+        entries = [entry for entry in data["runs"].values() if entry["stack"] == model["stack"]]
+        assert [entry["seed"] for entry in entries] == model["seeds"] == [42, 43]
+        assert {entry["learning_rate"] for entry in entries} == {model["learning_rate"]}
+        assert ["examples" in entry for entry in entries] == [True, False]
+        for measure in MEASURES:
+            assert model[measure]["mean"] == pytest.approx(np.mean([entry[measure] for entry in entries]))
+            assert 0 <= model[measure]["mean"] <= 1
+    assert data["difference"]["seeds"] == [42, 43]
+
+
+def test_entries_are_of_the_weights_on_disk(trained: Path) -> None:
+    found = TABLE3.measure(replace(material_of(trained), out=trained / "elsewhere"))
+    assert found == Findings.read(findings_path(trained, "smoke", "table3")).data
+
+
+def test_what_was_measured_outlives_the_weights(out: Path) -> None:
+    before = Findings.read(findings_path(out, "smoke", "table3")).data
+    remove_weights(out)
+    assert TABLE3.measure(material_of(out)) == before
+
+
+def test_without_weights_and_findings(out: Path) -> None:
+    remove_weights(out)
+    findings_path(out, "smoke", "table3").unlink()
+    for experiment in (TABLE3, FIGURE9):
+        with pytest.raises(ValueError, match=r"the run copy_\w+-d12-L16-\S+ has no weights.* train it again"):
+            experiment.measure(material_of(out))
+
+
+def test_a_run_trained_anew_is_measured_anew(out: Path) -> None:
+    material = material_of(out)
+    kept = kept_runs(material, "table3")
+    name, *others = kept
+    runs = tuple(
+        replace(run, result=run.result | {"accuracy": 0.987}) if run.folder.name == name else run
+        for run in material.runs
+    )
+    assert list(kept_runs(replace(material, runs=runs), "table3")) == others
+
+
+def test_section(trained: Path) -> None:
+    section = TABLE3.present(Findings.read(findings_path(trained, "smoke", "table3")).data)
+    assert [picture.name for picture in section.pictures] == ["figure5", "figure8"]
+    assert [len(picture.figure.axes) for picture in section.pictures] == [4 + 1, 8 + 1]  # and a colour bar
+    means, differences = tables_of(section)
+    rows = [[cell.text for cell in row] for row in means.rows]
+    assert [row[0] for row in rows[::2]] == list(MODELS.values())
+    assert rows[1::2] == [
+        ["the paper's", "0.999", "1.000", "", ""],
+        ["the paper's", "0.157", "0.956", "", ""],
+        ["the paper's", "0.173", "0.957", "", ""],
+    ]
+    assert [row[0].text for row in differences.rows] == list(MEASURES.values())
+    assert any("With 2 seeds the least p that this test can give is 0.5" in str(part) for part in section.parts)
+
+
+def test_a_model_that_is_missing(trained: Path) -> None:
+    material = material_of(trained)
+    runs = tuple(run for run in material.runs if run.config["stack"] != "copy_rebased")
+    data = TABLE3.measure(replace(material, runs=runs))
+    assert data["difference"] is None
+    section = TABLE3.present(data)
+    (means,) = tables_of(section)
+    assert [cell.text for cell in means.rows[4]] == ["ReBased", *["not run"] * 4]
+    assert len(section.pictures[0].figure.axes) == 3 + 1
+
+
+def test_nothing_has_finished(tmp_path: Path) -> None:
+    for experiment in (TABLE3, FIGURE9):
+        data = experiment.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))
+        assert experiment.present(data).parts == ("No run has finished.",)
+
+
+# ---- Figure 9 ----
+
+
+def test_figure9_is_of_table3s_first_examples(out: Path) -> None:
+    """Whether they are taken from its findings, measured, or were measured before."""
+    table3 = findings_path(out, "smoke", "table3")
+    shown = {name: run for name, run in Findings.read(table3).data["runs"].items() if "examples" in run}
+    from_table3 = carry_out(FIGURE9, out).data
+    assert from_table3["runs"].keys() == shown.keys()
+    for name, entry in from_table3["runs"].items():
+        example = shown[name]["examples"][0]
+        assert (entry["scores"], entry["truth"]) == (example["last_query"], example["truth"][-1])
+    table3.unlink()
+    assert FIGURE9.measure(replace(material_of(out), out=out / "elsewhere")) == from_table3
+    remove_weights(out)
+    assert FIGURE9.measure(material_of(out)) == from_table3
+
+
+def test_figure9s_section(trained: Path) -> None:
+    section = FIGURE9.present(FIGURE9.measure(material_of(trained)))
+    (picture,) = section.pictures
+    assert picture.name == "figure9"
+    assert [panel.get_title() for panel in picture.figure.axes] == list(MODELS.values())
+    (table,) = tables_of(section)
+    assert [row[0].text for row in table.rows] == list(MODELS.values())
+
+
+def test_figure9s_table_by_hand() -> None:
+    entry = {"stack": "copy_based", "num_pairs": 1, "truth": 1, "scores": [0.3, 0.5, 0.15, 0.05]}
+    (table,) = tables_of(FIGURE9.present({"runs": {"a run": entry}}))
+    assert [cell.text for cell in table.rows[0]] == ["Based", "0.500", "0.300", "1 of 3"]  # an even share is 0.25
+
+
+# ---- What is said, and of which runs ----
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        ([0.1], "With 1 seed the least p that this test can give is 1: no difference can be shown at 0.05"),
+        ([0.1] * 5, "With 5 seeds the least p that this test can give is 0.062: no difference"),
+        ([0.1, 0.2, 0.1, 0.1, 0.2, 0.1], "A difference of the two is shown by 6 seeds (p = 0.031)."),
+        ([0.1, -0.2, 0.1, -0.1, 0.2, 0.1], "A difference of the two is not shown by 6 seeds"),
+    ],
+)
+def test_only_what_numbers_can_show_is_said(differences: list[float], said: str) -> None:
+    runs = tuple(
+        _run(stack, seed, accuracy)
+        for seed, difference in enumerate(differences)
+        for stack, accuracy in (("copy_based", 0.5), ("copy_rebased", 0.5 + difference))
+    )
+    kept = {run.folder.name: _entry(run) for run in runs}
+    data = _measured_from(kept, runs)
+    section = TABLE3.present(data)
+    sentence = section.parts[3]
+    assert isinstance(sentence, str)
+    assert said in sentence
+    assert f"here the difference is {np.mean(differences):+.3f}" in sentence
+
+
+def _run(stack: str, seed: int, accuracy: float, *, rate: float = 1e-3, finished: str = "epochs") -> Run:
+    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate}
+    result = {"accuracy": accuracy, "epochs": 1, "finished": finished}
+    return Run(Path(f"{stack}-{rate}-{seed}"), config, (), result)
+
+
+def _entry(run: Run) -> dict[str, Any]:
+    """With the accuracy for each measure."""
+    accuracy = run.result["accuracy"]
+    example = {"truth": [1], "map": [[0.25, 0.75]], "last_query": [0.25, 0.75, 0.0]}
+    sizes = {"seq_len": 16, "num_pairs": 1, "d_model": 12, "epochs": 1}
+    same = {name: run.config[name] for name in ("stack", "seed", "learning_rate")}
+    shown = {"examples": [example] * 3, "trained_accuracy": accuracy}
+    return same | sizes | shown | dict.fromkeys(MEASURES, accuracy)
+
+
+def _measured_from(kept: dict[str, Any], runs: tuple[Run, ...]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rebased.paper.table3.kept_runs", lambda *_: kept)
+        return TABLE3.measure(Material(scale="smoke", runs=runs, out=Path("nowhere"), device="cpu"))
+
+
+def test_runs_that_diverged_are_not_looked_at() -> None:
+    """So the rate at which one did lacks a seed, and another is the best."""
+    runs = [
+        _run("copy_based", 0, 0.9, rate=1e-2),
+        _run("copy_based", 1, 0.9, rate=1e-2, finished="diverged"),
+        _run("copy_based", 0, 0.5),
+        _run("copy_based", 1, 0.5),
+    ]
+    assert best_runs(runs) == {"copy_based": (runs[2], runs[3])}
+
+
+def test_grids() -> None:
+    assert TABLE3.grids is FIGURE9.grids is GRIDS
+    counts = {scale: len(TABLE3.configs(scale)) for scale in GRIDS}
+    assert counts == {"smoke": 12, "small": 12, "paper": 60}
+    for config in TABLE3.configs("paper"):
+        assert (config.seq_len, config.task_options, config.vocab_size) == (128, {"num_pairs": 32}, 8192)
+        assert (config.d_model, config.dtype, config.epochs) == (64, "bfloat16", 64)
+        assert config.model().layers[0].mixer == "previous_token"
+
+
+def tables_of(section: Section) -> list[Table]:
+    return [part for part in section.parts if isinstance(part, Table)]
+
+
+def test_pictures_show_small_attention() -> None:
+    """On a root scale a hundredth is a tenth of the way."""
+    runs = (_run("copy_based", 0, 0.5),)
+    section = TABLE3.present(_measured_from({runs[0].folder.name: _entry(runs[0])}, runs))
+    truth, attention, _ = section.pictures[0].figure.axes
+    assert truth.images[0].get_array().tolist() == [[0, 1]]
+    assert attention.images[0].get_array().tolist() == [[0.25, 0.75]]
+    assert attention.images[0].norm(0.01) == pytest.approx(math.sqrt(0.01))

@@ -120,7 +120,12 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     A durable file survives the machine's failing, not only the process's, and takes as long as the disk does.
     """
     partial = path.with_name(f".{path.name}.partial")
+    partial.touch()
+    mode = (
+        partial.stat().st_mode
+    )  # as the user has it; some libraries make files of their own that nobody else may read
     yield partial
+    partial.chmod(mode)
     if durable:
         with partial.open("rb") as written:
             os.fsync(written.fileno())

@@ -10,7 +10,7 @@ from rebased.runs import Run, read_run, write_config, write_metrics, write_resul
 GOAL = 0.9
 
 
-def make_run(folder: Path, accuracies: list[float], seed: int = 1) -> Run:
+def make_run(folder: Path, accuracies: list[float], seed: int = 1, learning_rate: float = 0.003) -> Run:
     """One that ended with the last of these accuracies, an epoch each; 10 steps an epoch, 7 parameters."""
     write_config(
         folder,
@@ -29,7 +29,7 @@ def make_run(folder: Path, accuracies: list[float], seed: int = 1) -> Run:
             "epochs": 20,
             "stop_above": GOAL,
             "weight_decay": 0.1,
-            "learning_rate": 0.003,
+            "learning_rate": learning_rate,
             "seed": seed,
         },
     )
@@ -41,6 +41,7 @@ def make_run(folder: Path, accuracies: list[float], seed: int = 1) -> Run:
 
 
 def make_row(folder: Path, name: str, *curves: list[float]) -> RecallRow:
-    """A run for each curve."""
-    runs = [make_run(folder / name / str(seed), curve, seed) for seed, curve in enumerate(curves)]
-    return RecallRow(name=name, runs=tuple(runs), learning_rates=(0.003, 0.01))
+    """A run for each curve, and one at another learning rate that has learned nothing."""
+    runs = tuple(make_run(folder / name / str(seed), curve, seed) for seed, curve in enumerate(curves))
+    other = make_run(folder / name / "other", [0.1], 0, learning_rate=0.01)
+    return RecallRow({}, 0.003, runs, (*runs, other), name)

@@ -10,7 +10,10 @@ from rebased.analysis.recall_words import compare, describe_learning, describe_s
 
 def test_who_learned(tmp_path: Path) -> None:
     rows = [make_row(tmp_path, "Attention", [0.99], [0.95]), make_row(tmp_path, "x²", [0.95], [0.9])]
-    assert describe_learning(rows) == "Accuracy above 0.9: Attention in 2 of 2 runs, x² in 1 of 2 runs."
+    assert describe_learning(rows) == (
+        "Accuracy above 0.9 at the best learning rate: Attention in 2 of 2 runs, x² in 1 of 2 runs; "
+        "at all that were tried: Attention in 2 of 3 runs, x² in 1 of 3 runs."
+    )
 
 
 @pytest.mark.parametrize(

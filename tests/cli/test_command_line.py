@@ -76,7 +76,7 @@ def test_bench_of_fixed_tokens_with_peers_and_errors() -> None:
         (["--dtype", "int8"], "dtype: 'int8' is unknown; it may be float32, float64, bfloat16, float16"),
         (["--backends", "chunked,magic"], "backends: 'magic' is unknown; it may be"),
         (["--lengths", "512,0"], "lengths: 0 is not a positive integer"),
-        (["--lengths", "512,many"], "lengths: '512,many' is not a list of positive integers"),
+        (["--lengths", "512,many"], "lengths: '512,many' is not a list of integers"),
         (["--lengths", ","], "lengths is empty"),
         (["--passes", "backward"], "passes: 'backward' is unknown; it may be forward, both"),
         (["--peers", "magic"], "peers: 'magic' is unknown; it may be parallel_rebased"),
@@ -122,7 +122,7 @@ def test_absent_extra_is_named(absent: str, monkeypatch: pytest.MonkeyPatch) -> 
     for module in [name for name in sys.modules if name.startswith(f"{absent}.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, absent, None)
-    with pytest.raises(SystemExit, match=rf"needs {absent}: pip install 'rebased\[cli\]'"):
+    with pytest.raises(SystemExit, match=f"needs {absent}: pip install typer rich"):
         main()
 
 

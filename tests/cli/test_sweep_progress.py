@@ -55,7 +55,13 @@ def test_lines() -> None:
 
 def test_bars() -> None:
     said = told(terminal=True)
-    for part in ("5 runs, 1 finished; 2 groups to train", "1/4", "▃× best 0.250", "█× best 0.993", "it is tried again"):
+    for part in (
+        "5 runs, 1 finished; 2 groups to train",
+        "1/4",
+        "▃× up to 0.250",
+        "█× up to 0.993",
+        "it is tried again",
+    ):
         assert part in said
     assert "2/2" in said  # groups, also the one that failed before it began
 
@@ -70,8 +76,8 @@ def test_nothing_to_train() -> None:
     ("records", "expected"),
     [
         ([None, None], "··"),
-        ([record(1, 0.0), record(1, 0.5), record(1, 1.0)], "▁▅█ best 1.000"),
-        ([record(1, 0.0, "diverged"), None], "×· best 0.000"),
+        ([record(1, 0.0), record(1, 0.5), record(1, 1.0)], "▁▅█ up to 1.000"),
+        ([record(1, 0.0, "diverged"), None], "×· up to 0.000"),
     ],
 )
 def test_a_cell_for_each_run(records: list[Record | None], expected: str) -> None:

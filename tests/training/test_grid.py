@@ -46,7 +46,7 @@ def test_cells_bind_fields_and_override() -> None:
         ({"run": RUN | {"seed": []}}, r"\[run\] has no alternatives for seed: the list is empty"),
         ({"run": RUN | {"task_options": {"num_pairs": []}}}, r"no alternatives for task_options\.num_pairs"),
         ({"run": RUN | {"task_options": 3}}, "task_options=3; it must be a table"),
-        ({"run": RUN | {"seed": [1, 1]}}, "the run rebased-d12-L16-lr0.001-s1-[0-9a-f]+ comes twice"),
+        ({"run": RUN | {"seed": [1, 1]}}, "the run rebased-d12-L16-pairs[0-9]-lr0.001-s1-[0-9a-f]+ comes twice"),
         ({"run": RUN, "cells": [{}, {}]}, "comes twice"),
         ({"run": RUN, "cells": []}, "must be one table or more"),
         ({"run": RUN, "cells": {"seed": 1}}, "must be one table or more"),

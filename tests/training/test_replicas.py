@@ -229,7 +229,10 @@ def test_compiled_once(stack: str) -> None:
     [
         ({"stack": "nothing"}, "stack='nothing' is unknown; there are attention"),
         ({"task": "nothing"}, "task='nothing' is unknown; there are mqar"),
-        ({"task_options": {"pairs": 3}}, "task_options=.* do not fit task='mqar'"),
+        ({"task_options": {"pairs": 3}}, "task_options has pairs; mqar has num_pairs, power"),
+        ({"task_options": {"num_pairs": "a"}}, "num_pairs is 'a'; it must be an integer"),
+        ({"task_options": {}}, "task_options=.* do not fit task='mqar'"),
+        ({"batch_size": 21}, "batch_size=21 must be at most num_train=20"),
         ({"task_options": {"num_pairs": 5}}, "num_pairs=5"),
         ({"model_options": {"seq_len": 3}}, "model_options has seq_len"),
         ({"model_options": {"depth": 3}}, "ModelConfig has no depth"),

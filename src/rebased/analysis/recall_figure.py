@@ -41,7 +41,7 @@ def draw(rows: Sequence[RecallRow]) -> "Figure":
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'rebased[figures]'") from error
+        raise ImportError("drawing needs matplotlib: pip install matplotlib") from error
 
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     axes = figure.subplots()

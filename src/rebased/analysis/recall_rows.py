@@ -1,45 +1,24 @@
 """One model's recall runs as a row of a table: what was learned over the seeds, and at what price."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from rebased.runs import Run
+from rebased.analysis.summary import CellSummary
 
 __all__ = ["RecallRow", "accuracy", "span"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecallRow:
-    """Runs that differ in their seed alone."""
+@dataclass(frozen=True)
+class RecallRow(CellSummary):
+    """A model at its best learning rate, with a name."""
 
     name: str
     """What people call the model."""
-    runs: tuple[Run, ...]
-    learning_rates: tuple[float, ...]
-    """All that were tried; the runs have the one of the highest mean."""
 
-    @property
-    def learning_rate(self) -> float:
-        return float(self.runs[0].config["learning_rate"])
-
-    @property
-    def accuracies(self) -> tuple[float, ...]:
-        """On the test set, of each run's best epoch."""
-        return tuple(run.result["accuracy"] for run in self.runs)
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.accuracies)
-
-    @property
-    def sd(self) -> float | None:
-        """With n - 1 below the root; None for one run."""
-        return statistics.stdev(self.accuracies) if len(self.runs) > 1 else None
-
-    @property
-    def epochs(self) -> tuple[int, ...]:
-        return tuple(run.result["epochs"] for run in self.runs)
+    @classmethod
+    def of(cls, name: str, summary: CellSummary) -> Self:
+        return cls(summary.cell, summary.learning_rate, summary.runs, summary.tried, name)
 
     @property
     def steps(self) -> tuple[int, ...]:

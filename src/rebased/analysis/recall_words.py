@@ -1,16 +1,24 @@
 """What recall runs show, in sentences that their numbers decide."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rebased.analysis.recall_rows import RecallRow, accuracy, span
+from rebased.runs import Run
 
 __all__ = ["compare", "describe_learning", "describe_setting"]
 
 
 def describe_learning(rows: Sequence[RecallRow], *, above: float = 0.9) -> str:
-    """Who has learned the task."""
-    counts = [f"{row.name} in {sum(x > above for x in row.accuracies)} of {len(row.runs)} runs" for row in rows]
-    return f"Accuracy above {above:g}: {', '.join(counts)}."
+    """Who has learned the task, at the best learning rate and over all of them."""
+
+    def counts(runs_of: Callable[[RecallRow], Sequence[Run]]) -> str:
+        learned = [(row.name, [run.result["accuracy"] > above for run in runs_of(row)]) for row in rows]
+        return ", ".join(f"{name} in {sum(runs)} of {len(runs)} runs" for name, runs in learned)
+
+    said = f"Accuracy above {above:g} at the best learning rate: {counts(lambda row: row.runs)}"
+    if all(len(row.learning_rates) == 1 for row in rows):
+        return f"{said}."
+    return f"{said}; at all that were tried: {counts(lambda row: row.tried)}."
 
 
 def compare(one: RecallRow, other: RecallRow) -> list[str]:
@@ -33,7 +41,10 @@ def compare(one: RecallRow, other: RecallRow) -> list[str]:
     goal = one.runs[0].config["stop_above"]
     second = f"{goal:g} was reached by {_reached(one)} and by {_reached(other)}."
     num_runs = min(len(one.runs), len(other.runs))
-    third = f"{num_runs} of each are too few to call a difference significant, or to exclude one."
+    third = (
+        f"{num_runs} of each are too few to call a difference significant, or to exclude one. A run ends at {goal:g}, "
+        "so of models that get there only the epochs differ; the learning rate is chosen by the accuracies shown here."
+    )
     return [first, second, third]
 
 

@@ -32,7 +32,7 @@ def draw(result: OpsBenchResult) -> "Figure":
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator
     except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'rebased[figures]'") from error
+        raise ImportError("drawing needs matplotlib: pip install matplotlib") from error
 
     passes = result.config.passes
     figure = Figure(figsize=(1.0 + 4.7 * len(passes), 4.9), layout="constrained")

@@ -17,5 +17,5 @@ def main() -> None:
         absent = (error.name or "").partition(".")[0]
         if absent not in {"typer", "rich"}:
             raise
-        sys.exit(f"the `rebased` command needs {absent}: pip install 'rebased[cli]'")
+        sys.exit(f"the `rebased` command needs {absent}: pip install typer rich")
     app()

@@ -39,4 +39,4 @@ def check_drawable(path: Path) -> None:
     if path.suffix not in _FORMATS:
         raise typer.BadParameter(f"{path} must end in {', '.join(_FORMATS)}")
     if find_spec("matplotlib") is None:
-        fail("drawing needs matplotlib: pip install 'rebased[figures]'")
+        fail("drawing needs matplotlib: pip install matplotlib")

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rebased.analysis.summary import CellSummary
 from rebased.cli.numbers import ABSENT
-from rebased.training.summary import CellSummary
 
 __all__ = ["print_cells"]
 
@@ -24,10 +24,10 @@ def print_cells(summaries: Sequence[CellSummary], console: Console) -> None:
     names = [*_ALWAYS, *_different(cells)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in ("learning rate", "accuracy", "seeds", "epochs"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ended", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("ended", overflow="fold")
     for cell, summary in zip(cells, summaries, strict=True):
         table.add_row(
             *(_plain(cell[name]) if name in cell else ABSENT for name in names),

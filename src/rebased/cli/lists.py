@@ -4,7 +4,8 @@ __all__ = ["parse_floats", "parse_names", "parse_numbers"]
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    """Empty for an empty text, or one of commas and spaces alone."""
+    return tuple(part.strip() for part in text.split(",")) if text.strip(" ,") else ()
 
 
 def parse_numbers(name: str, text: str) -> tuple[int, ...]:
@@ -12,7 +13,7 @@ def parse_numbers(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in parse_names(text))
     except ValueError:
-        raise ValueError(f"{name}: {text!r} is not a list of positive integers with commas between") from None
+        raise ValueError(f"{name}: {text!r} is not a list of integers with commas between") from None
 
 
 def parse_floats(name: str, text: str) -> tuple[float, ...]:

@@ -64,6 +64,7 @@ def run(
     engine: EngineName = None,
     device: Device = "auto",
     ray_address: RayAddress = None,
+    train: Annotated[bool, typer.Option(help="Without, only what is finished is measured.")] = True,
 ) -> None:
     """Train what is not finished, and show what was found. Stopped or killed, the same command goes on."""
     try:
@@ -74,19 +75,20 @@ def run(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     make_folder(out)
-    engines = choose_engine(engine, device, jobs, ray_address)
+    trainer = choose_engine(engine, device, jobs, ray_address) if train else None
     console, failed = make_console(), []
     for experiment in chosen:
         try:
             with progress() as report:
-                findings, failures = conduct(experiment, scale, out, engines, device=place, report=report)
-            section = experiment.present(dict(findings.data))
-            _save_pictures(section, out / scale)
+                findings, failures = conduct(experiment, scale, out, trainer, device=place, report=report)
+            if not findings.is_empty:
+                section = experiment.present(dict(findings.data))
+                _save_pictures(section, out / scale)
+                print_section(section, console)
         except KeyboardInterrupt:
             fail("stopped; the same command goes on from here")
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             fail(f"{experiment.name}: {error}")
-        print_section(section, console)
         print(_told(findings))
         failed += [failure.group for failure in failures]
     if failed:
@@ -121,7 +123,7 @@ def report(
     page = out / "report.html"
     try:
         entries = [(experiment, _largest(experiment, out, scale)) for experiment in EXPERIMENTS.values()]
-        write_text(page, render_paper_report(entries))
+        write_text(page, render_paper_report(entries, scale=scale or "small"))
     except (ImportError, ValueError, OSError) as error:
         fail(error)
     found = sum(findings is not None for _, findings in entries)

@@ -15,6 +15,7 @@ from rebased.analysis import recall_figure
 from rebased.analysis.recall_rows import RecallRow
 from rebased.analysis.recall_words import compare, describe_learning, describe_setting
 from rebased.analysis.report import render_report
+from rebased.analysis.summary import summarize
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.recall_table import print_recall_rows
@@ -27,7 +28,6 @@ from rebased.training.folders import SweepFolder, name_of
 from rebased.training.log import read_log
 from rebased.training.plan import read_plan
 from rebased.training.recall import RecallConfig
-from rebased.training.summary import summarize
 from rebased.training.sweep import run_sweep
 
 __all__ = ["quickstart"]
@@ -84,7 +84,7 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
             outcome = run_sweep(out, configs, choose_engine(None, device, _jobs(device), None), report=report)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here")
-    except (ImportError, ValueError, RuntimeError) as error:
+    except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     if outcome.failures:
         groups = ", ".join(failure.group for failure in outcome.failures)
@@ -100,10 +100,7 @@ def _jobs(device: str) -> int:
 def _rows(runs: Sequence[Run]) -> dict[str, RecallRow]:
     """By stack, in the order of `MODELS`."""
     summaries = {summary.cell["stack"]: summary for summary in summarize(runs)}
-    return {
-        stack: RecallRow(name=name, runs=summaries[stack].runs, learning_rates=summaries[stack].learning_rates)
-        for stack, name in MODELS.items()
-    }
+    return {stack: RecallRow.of(name, summaries[stack]) for stack, name in MODELS.items()}
 
 
 def _environment(out: Path, configs: Sequence[RecallConfig]) -> dict[str, str]:

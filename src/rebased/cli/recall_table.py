@@ -17,7 +17,7 @@ def print_recall_rows(rows: Sequence[RecallRow], console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("model", no_wrap=True)
     for name in ("accuracy", "each seed", "epochs", "steps", "learning rate", "parameters"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
             row.name,

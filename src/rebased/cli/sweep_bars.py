@@ -27,7 +27,7 @@ _STYLES = {None: "cyan", "reached": "green", "epochs": "yellow", "diverged": "re
 
 
 def show_accuracies(records: list[Record | None]) -> Text:
-    """A cell for each run, higher with its accuracy and coloured by its fate, and the best of them as a number."""
+    """A cell for each run, higher with its accuracy and coloured by its fate, and the highest of these as a number."""
     text = Text()
     for record in records:
         if record is None:
@@ -37,8 +37,8 @@ def show_accuracies(records: list[Record | None]) -> Text:
         else:
             level = min(int(record.accuracy * len(_LEVELS)), len(_LEVELS) - 1)
             text.append(_LEVELS[level], style=_STYLES[record.finished])
-    best = max((record.accuracy for record in records if record is not None), default=None)
-    return text if best is None else text.append(f" best {best:.3f}", style="none")
+    highest = max((record.accuracy for record in records if record is not None), default=None)
+    return text if highest is None else text.append(f" up to {highest:.3f}", style="none")
 
 
 class _Accuracies(ProgressColumn):

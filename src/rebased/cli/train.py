@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
+from rebased.analysis.summary import summarize
 from rebased.cli.cells_table import print_cells
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.sweep_bars import SweepBars
 from rebased.cli.sweep_lines import SweepLines, count
+from rebased.training.boards import check_packages
 from rebased.training.devices import DEVICES
 from rebased.training.engines import ENGINES, Engine, make_engine
 from rebased.training.events import Report
 from rebased.training.recall import RecallConfig
-from rebased.training.summary import summarize
 from rebased.training.sweep import SweepOutcome, run_sweep
 
 __all__ = ["Device", "EngineName", "Jobs", "RayAddress", "WandB", "choose_engine", "progress", "train"]
@@ -42,6 +43,10 @@ def choose_engine(name: str | None, device: str, jobs: int, ray_address: str | N
 
 def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_project: str | None) -> None:
     """Train what is not finished, print the table, say where things are; status 1 if something failed."""
+    try:
+        check_packages(wandb=wandb_project is not None)
+    except ImportError as error:
+        fail(error)
     make_folder(out)
     try:
         with progress() as report:

@@ -94,7 +94,7 @@ class KernelState:
         return cls(kernel=states[0].kernel, **joined)
 
     def save(self, path: str | Path) -> None:
-        """Write to a safetensors file; needs ``pip install 'rebased[safetensors]'``."""
+        """Write to a safetensors file; needs ``pip install safetensors``."""
         tensors = {name: x.detach().contiguous() for name, x in self._tensors().items()}
         _safetensors().torch.save_file(tensors, path, metadata={"kernel": self.kernel})
 
@@ -207,7 +207,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise ImportError("saving and loading a state needs safetensors: pip install 'rebased[safetensors]'") from error
+        raise ImportError("saving and loading a state needs safetensors: pip install safetensors") from error
     return safetensors
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
 from rebased.paper.findings import Findings, findings_path, machines_of, seconds_of
+from rebased.runs import read_run
 from rebased.training.engines import Engine
 from rebased.training.events import Failed, Report
 from rebased.training.folders import SweepFolder
@@ -18,13 +19,19 @@ def sweep_folder(out: Path) -> SweepFolder:
 
 
 def conduct(
-    experiment: Experiment, scale: str, out: Path, engine: Engine, *, device: str, report: Report
+    experiment: Experiment, scale: str, out: Path, engine: Engine | None, *, device: str, report: Report
 ) -> tuple[Findings, tuple[Failed, ...]]:
-    """The findings, also written, and what could not be trained. Killed at any moment and called again, it goes on."""
+    """The findings, also written, and what could not be trained. Killed at any moment and called again, it goes on.
+
+    Without an engine nothing is trained: what is finished is measured.
+    """
     configs = experiment.configs(scale)
-    sweep, outcome = sweep_folder(out), SweepOutcome((), ())
-    if configs:
+    sweep = sweep_folder(out)
+    if engine is not None and configs:
         outcome = run_sweep(sweep.path, configs, engine, report=report)
+    else:
+        finished = filter(sweep.has_finished, configs)
+        outcome = SweepOutcome(tuple(read_run(sweep.run(config)) for config in finished), ())
     material = Material(scale=scale, runs=outcome.runs, out=out, device=device)
     findings = Findings(
         experiment=experiment.name,

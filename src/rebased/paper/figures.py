@@ -36,7 +36,7 @@ def new_figure(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'rebased[figures]'") from error
+        raise ImportError("drawing needs matplotlib: pip install matplotlib") from error
 
     figure = Figure(figsize=(max(4.6, width * num_panels), height * num_rows), layout="constrained")
     rows = figure.subplots(num_rows, num_panels, sharey=True, squeeze=False)

@@ -38,6 +38,11 @@ class Findings:
     def is_complete(self) -> bool:
         return self.num_finished == self.num_runs
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to present."""
+        return self.num_runs > 0 and self.num_finished == 0
+
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False, ensure_ascii=False)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rebased.analysis.summary import summarize
 from rebased.models import LanguageModel
 from rebased.paper.experiment import Data, Material
 from rebased.paper.findings import read_findings
 from rebased.runs import Run
 from rebased.training.recall import RecallConfig
-from rebased.training.summary import summarize
 
 __all__ = ["GRIDS", "MODELS", "best_runs", "kept_runs", "load_model"]
 

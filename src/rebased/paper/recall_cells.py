@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rebased.analysis.bootstrap import mean_interval
+from rebased.analysis.summary import CellSummary, summarize
 from rebased.paper.experiment import Data
 from rebased.runs import Run
-from rebased.training.summary import CellSummary, summarize
 
 __all__ = ["accuracy_text", "describe_cells"]
 

@@ -72,7 +72,7 @@ def _state(findings: Findings | None) -> list[Cell | str]:
 
 def _has_something(findings: Findings | None) -> bool:
     """Of no finished run there is nothing to present."""
-    return findings is not None and (findings.num_finished > 0 or findings.num_runs == 0)
+    return findings is not None and not findings.is_empty
 
 
 def _finished(findings: Findings) -> str:

@@ -17,6 +17,8 @@ def check_examples(num_examples: int, first_example: int, seed: int) -> None:
 
 def check_pairs(num_pairs: int, seq_len: int, needed: int) -> None:
     """``needed``: the tokens that so many pairs take at least."""
+    if isinstance(num_pairs, bool) or not isinstance(num_pairs, int):
+        raise TypeError(f"num_pairs is {num_pairs!r}; it must be an integer")
     if num_pairs < 1:
         raise ValueError(f"num_pairs={num_pairs} must be positive")
     if seq_len < needed:

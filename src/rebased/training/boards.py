@@ -9,14 +9,12 @@ from rebased.training.replicas import Record
 
 __all__ = ["Board", "Boards", "TensorBoard", "WandB", "check_packages"]
 
-_EXTRAS = {"safetensors": "training", "tensorboard": "training", "wandb": "wandb"}
-
 
 def check_packages(*, wandb: bool) -> None:
-    """ImportError, naming the extra, if what training writes with is not installed."""
+    """ImportError, naming it, if what training writes with is not installed."""
     for package in ("safetensors", "tensorboard", *(["wandb"] if wandb else [])):
         if find_spec(package) is None:
-            raise ImportError(f"training needs {package}: pip install 'rebased[{_EXTRAS[package]}]'")
+            raise ImportError(f"training needs {package}: pip install {package}")
 
 
 class Board(Protocol):

@@ -11,8 +11,9 @@ __all__ = ["GroupFolder", "SweepFolder", "name_of"]
 
 def name_of(config: RecallConfig) -> str:
     """Of the run and its directory, the same in every sweep."""
-    readable = f"{config.stack}-d{config.d_model}-L{config.seq_len}-lr{config.learning_rate:g}-s{config.seed}"
-    return run_name(config.identity(), readable)
+    options = "".join(f"-{name.removeprefix('num_')}{value}" for name, value in config.task_options.items())
+    rate, seed = f"lr{config.learning_rate:g}", f"s{config.seed}"
+    return run_name(config.identity(), f"{config.stack}-d{config.d_model}-L{config.seq_len}{options}-{rate}-{seed}")
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,10 @@ def expand_grid(grid: dict[str, Any]) -> list[RecallConfig]:
 def _checked(where: str, fields: Any) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError(f"{where} is {fields!r}; it must be a table of a run's fields")
-    check_names(RecallConfig, fields)
+    try:
+        check_names(RecallConfig, fields)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     for name in _OPTIONS:
         if not isinstance(fields.get(name, {}), dict):
             raise ValueError(f"{where} has {name}={fields[name]!r}; it must be a table")

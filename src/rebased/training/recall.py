@@ -4,6 +4,7 @@ import copy
 import math
 import re
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from inspect import signature
 from typing import Any, Self
 
 from rebased.layers.checks import check_positive, check_size
@@ -66,6 +67,8 @@ class RecallConfig:
             raise ValueError(f"endless={self.endless!r} must be true or false")
         for name in ("num_train", "num_test", "epochs", "batch_size"):
             check_size(name, getattr(self, name))
+        if self.batch_size > self.num_train:
+            raise ValueError(f"batch_size={self.batch_size} must be at most num_train={self.num_train}")
         for name in ("learning_rate", "weight_decay", "stop_above"):
             value = getattr(self, name)
             if type(value) not in (int, float):
@@ -110,6 +113,10 @@ class RecallConfig:
         return self._examples(self.num_test if num_examples is None else num_examples, self.test_seed, device)
 
     def _examples(self, count: int, seed: int, device: Any, **where: int) -> Examples:
+        known = [name for name in signature(TASKS[self.task]).parameters if name not in RESERVED_OPTIONS]
+        unknown = [name for name in self.task_options if name not in known]
+        if unknown:
+            raise ValueError(f"task_options has {', '.join(unknown)}; {self.task} has {', '.join(known)}")
         try:
             return TASKS[self.task](
                 count,

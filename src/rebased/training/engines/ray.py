@@ -32,7 +32,7 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            raise ImportError("engine='ray' needs Ray: pip install 'rebased[ray]'") from error
+            raise ImportError("engine='ray' needs Ray: pip install ray") from error
         if address is not None:
             ray.init(address=address, log_to_driver=False)
         elif not ray.is_initialized():

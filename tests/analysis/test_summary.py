@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from sweep_cases import tiny
 
+from rebased.analysis.summary import summarize
 from rebased.runs import Run
-from rebased.training.summary import summarize
 
 
 def run(accuracy: float, finished: str = "epochs", epochs: int = 4, **changes: object) -> Run:

@@ -22,8 +22,13 @@ class CellSummary:
     """The one of the highest mean; of equals, the lowest."""
     runs: tuple[Run, ...]
     """Those with that learning rate, by seed."""
-    learning_rates: tuple[float, ...]
-    """All that were tried."""
+    tried: tuple[Run, ...]
+    """Those with any learning rate, by that and seed."""
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """All that were tried."""
+        return tuple(dict.fromkeys(run.config["learning_rate"] for run in self.tried))
 
     @property
     def accuracies(self) -> tuple[float, ...]:
@@ -58,11 +63,12 @@ def summarize(runs: Iterable[Run]) -> list[CellSummary]:
 
 def _summary(runs: Sequence[Run]) -> CellSummary:
     by_rate: dict[float, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.config["learning_rate"], run.config["seed"])):
+    tried = sorted(runs, key=lambda run: (run.config["learning_rate"], run.config["seed"]))
+    for run in tried:
         by_rate.setdefault(run.config["learning_rate"], []).append(run)
     most = max(map(len, by_rate.values()))  # a rate that lacks seeds, whose group failed, might be lucky
     candidates = [
-        CellSummary(_cell(runs[0]), rate, tuple(alike), tuple(by_rate))
+        CellSummary(_cell(runs[0]), rate, tuple(alike), tuple(tried))
         for rate, alike in by_rate.items()
         if len(alike) == most
     ]

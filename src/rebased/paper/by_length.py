@@ -1,62 +1,63 @@
 """Accuracy of several mixers over length and width: what Figures 1 and 7 are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rebased.analysis.pages import Cell, Picture, Table
-from rebased.paper.experiment import Data
+from rebased.paper.experiment import Data, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.recall_cells import accuracy_text
+from rebased.paper.recall_cells import accuracy_text, describe_cells
+from rebased.paper.recipes import PAPER, SMOKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LENGTHS", "PAPER", "SMALL", "SMOKE", "accuracy_tables", "grid_of", "picture"]
+__all__ = ["LENGTHS", "accuracy_tables", "grids", "measure", "picture"]
 
 LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
 """Table 5: pairs of key and value by length."""
 
-PAPER: dict[str, Any] = {
-    "lengths": LENGTHS,
-    "d_model": [64, 128, 256, 512],
-    "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
-    "seed": [42, 43, 44, 45, 46],
-    "dtype": "bfloat16",
-}
-SMALL = PAPER | {
-    "lengths": {length: LENGTHS[length] for length in (128, 256, 512)},
-    "d_model": [64, 128],
-    "learning_rate": [1e-3, 3e-3],
-    "seed": [42],
-}
-SMOKE = {
-    "lengths": {16: 2, 32: 4},
-    "d_model": [16, 24],
-    "learning_rate": [1e-2],
-    "seed": [42],
-    "vocab_size": 128,
-    "num_train": 1024,
-    "num_test": 128,
-    "batch_size": 64,
-    "epochs": 2,
-    "dtype": "float32",
+WIDTHS = [64, 128, 256, 512]
+
+_SCALES: dict[str, dict[str, Any]] = {
+    "smoke": SMOKE | {"lengths": {16: 2, 32: 4}, "d_model": [16, 24], "learning_rate": 1e-2, "seed": 42},
+    "small": PAPER
+    | {
+        "lengths": {length: LENGTHS[length] for length in (128, 256, 512)},
+        "d_model": [64, 128],
+        "learning_rate": [1e-3, 3e-3],
+        "seed": 42,
+    },
+    "paper": PAPER | {"lengths": LENGTHS, "d_model": WIDTHS},
 }
 
 
-def grid_of(scale: Mapping[str, Any], stacks: Sequence[str], **fields: Any) -> dict[str, Any]:
-    """The grid of all stacks at all lengths, each with its number of pairs."""
+def grids(stacks: Iterable[str], *, only_largest: bool = False) -> dict[str, dict[str, Any]]:
+    """By scale, all stacks at all lengths and widths, or at the largest of them only."""
+    return {name: _grid(scale, list(stacks), only_largest) for name, scale in _SCALES.items()}
+
+
+def _grid(scale: Mapping[str, Any], stacks: Sequence[str], only_largest: bool) -> dict[str, Any]:
+    """Each length has its own number of pairs, so they are bound together as cells."""
     run = {name: value for name, value in scale.items() if name != "lengths"}
+    lengths = list(scale["lengths"].items())
+    if only_largest:
+        run["d_model"], lengths = max(run["d_model"]), lengths[-1:]
     cells = [
         {"stack": stack, "seq_len": length, "task_options": {"num_pairs": pairs}} | _watch(stack)
         for stack in stacks
-        for length, pairs in scale["lengths"].items()
+        for length, pairs in lengths
     ]
-    return {"run": run | fields, "cells": cells}
+    return {"run": run, "cells": cells}
 
 
 def _watch(stack: str) -> dict[str, str]:
     """Figure 10 follows γ and β of these very runs."""
     return {"watch": r"\.(gammas|betas)\."} if stack == "rebased" else {}
+
+
+def measure(material: Material) -> Data:
+    return {"cells": describe_cells(material.runs)}
 
 
 def accuracy_tables(cells: Sequence[Data], names: Mapping[str, str]) -> list[Table]:

@@ -3,9 +3,8 @@
 from typing import Any
 
 from rebased.analysis.pages import Section
-from rebased.paper.by_length import PAPER, SMALL, SMOKE, accuracy_tables, grid_of, picture
-from rebased.paper.experiment import Data, Experiment, Material
-from rebased.paper.recall_cells import describe_cells
+from rebased.paper.by_length import accuracy_tables, grids, measure, picture
+from rebased.paper.experiment import Data, Experiment
 
 __all__ = ["FIGURE1", "MIXERS"]
 
@@ -21,10 +20,6 @@ MIXERS = {
 """Stacks, and what the paper calls them."""
 WORKS = 0.9
 """Accuracy above which a model is said to have learned it; the paper's figure has no such line."""
-
-
-def measure(material: Material) -> Data:
-    return {"cells": describe_cells(material.runs)}
 
 
 def present(data: Data) -> Section:
@@ -72,11 +67,7 @@ def _claims(cells: list[Data]) -> list[str]:
 FIGURE1 = Experiment(
     name="figure1",
     title="Mixers over length and width",
-    grids={
-        "smoke": grid_of(SMOKE, list(MIXERS)),
-        "small": grid_of(SMALL, list(MIXERS)),
-        "paper": grid_of(PAPER, list(MIXERS)),
-    },
+    grids=grids(MIXERS),
     measure=measure,
     present=present,
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rebased.analysis.pages import Cell, Picture, Section, Table
-from rebased.paper.by_length import PAPER, SMALL, SMOKE, grid_of
+from rebased.paper.by_length import grids
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import SHADES, new_figure, tidy
 from rebased.paper.published import FIGURE_10
@@ -94,11 +94,7 @@ def _draw(runs: Sequence[Data]) -> "Figure":
 FIGURE10 = Experiment(
     name="figure10",
     title="γ and β over training",
-    grids={
-        "smoke": grid_of(SMOKE, ["rebased"]),
-        "small": grid_of(SMALL, ["rebased"]),
-        "paper": grid_of(PAPER, ["rebased"]),
-    },
+    grids=grids(["rebased"]),
     measure=measure,
     present=present,
 )

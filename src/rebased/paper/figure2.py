@@ -12,7 +12,7 @@ from torch import Tensor
 from rebased.analysis.learned_kernel import learned_kernel
 from rebased.analysis.pages import Picture, Section, Table
 from rebased.kernels import BASED, REBASED
-from rebased.paper.by_length import PAPER, SMALL, SMOKE, grid_of
+from rebased.paper.by_length import grids
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figure10 import PARAMETERS
 from rebased.paper.figures import new_figure, tidy
@@ -170,20 +170,10 @@ _TITLE = "Figure 2: similarity over the scalar product"
 _CAPTION = "Figure 2: exp, Based and ReBased; Based never falls below 0.5, ReBased reaches zero"
 
 
-def _widest(scale: dict[str, Any]) -> dict[str, Any]:
-    """One length and width of Figure 1's."""
-    length, pairs = list(scale["lengths"].items())[-1]
-    return scale | {"lengths": {length: pairs}, "d_model": max(scale["d_model"])}
-
-
 FIGURE2 = Experiment(
     name="figure2",
     title="Similarity over the scalar product",
-    grids={
-        "smoke": grid_of(_widest(SMOKE), ["rebased"]),
-        "small": grid_of(_widest(SMALL), ["rebased"]),
-        "paper": grid_of(_widest(PAPER), ["rebased"]),
-    },
+    grids=grids(["rebased"], only_largest=True),
     measure=measure,
     present=present,
 )

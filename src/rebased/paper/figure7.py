@@ -3,18 +3,13 @@
 from typing import Any
 
 from rebased.analysis.pages import Section
-from rebased.paper.by_length import PAPER, SMALL, SMOKE, accuracy_tables, grid_of, picture
-from rebased.paper.experiment import Data, Experiment, Material
-from rebased.paper.recall_cells import describe_cells
+from rebased.paper.by_length import accuracy_tables, grids, measure, picture
+from rebased.paper.experiment import Data, Experiment
 
 __all__ = ["FIGURE7"]
 
 MODELS = {"attention": "Attention", "conv_attention": "ConvAttention", "rwkv": "RWKV", "conv_rwkv": "ConvRWKV"}
 _PAIRS = (("attention", "conv_attention"), ("rwkv", "conv_rwkv"))
-
-
-def measure(material: Material) -> Data:
-    return {"cells": describe_cells(material.runs)}
 
 
 def present(data: Data) -> Section:
@@ -47,11 +42,7 @@ def _pairs(cells: list[Data]) -> list[str]:
 FIGURE7 = Experiment(
     name="figure7",
     title="Hybrid or vanilla",
-    grids={
-        "smoke": grid_of(SMOKE, list(MODELS)),
-        "small": grid_of(SMALL, list(MODELS)),
-        "paper": grid_of(PAPER, list(MODELS)),
-    },
+    grids=grids(MODELS),
     measure=measure,
     present=present,
 )

@@ -7,6 +7,7 @@ from rebased.analysis.summary import summarize
 from rebased.models import LanguageModel
 from rebased.paper.experiment import Data, Material
 from rebased.paper.findings import read_findings
+from rebased.paper.recipes import PAPER, SMOKE
 from rebased.runs import Run
 from rebased.training.recall import RecallConfig
 
@@ -15,27 +16,18 @@ __all__ = ["GRIDS", "MODELS", "best_runs", "kept_runs", "load_model"]
 MODELS = {"copy_attention": "Attention", "copy_based": "Based", "copy_rebased": "ReBased"}
 """Stacks, and what the paper calls their second layers."""
 
-_PAPER = {
+_PAPER = PAPER | {
     "stack": list(MODELS),
     "seq_len": 128,
     "d_model": 64,  # not stated in the paper
     "task_options": {"num_pairs": 32},
-    "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
-    "seed": [42, 43, 44, 45, 46],
-    "dtype": "bfloat16",
 }
-_SMOKE = {
+_SMOKE = SMOKE | {
     "seq_len": 32,
     "d_model": 24,
     "task_options": {"num_pairs": 4},
     "learning_rate": [3e-3, 1e-2],
     "seed": [42, 43],
-    "vocab_size": 128,
-    "num_train": 2048,
-    "num_test": 256,
-    "batch_size": 64,
-    "epochs": 2,
-    "dtype": "float32",
 }
 GRIDS: dict[str, dict[str, Any]] = {
     "smoke": {"run": _PAPER | _SMOKE},

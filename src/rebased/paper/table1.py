@@ -13,6 +13,7 @@ from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.published import TABLE_1, TABLE_1_SEEDS
 from rebased.paper.recall_cells import accuracy_text, describe_cells
+from rebased.paper.recipes import PAPER, SMOKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,27 +35,18 @@ SEPARATED = (("gamma_beta_x2", "gamma_x2", 256, 16), ("gamma_beta_x2", "gamma_x2
 ROUNDED = 0.005
 """The paper has two digits: a standard deviation of 0.00 is up to this."""
 
-_PAPER = {
+_PAPER = PAPER | {
     "stack": list(KERNELS),
     "seq_len": [256, 2048],
     "d_model": [16, 24, 32, 48],
     "task_options": {"num_pairs": 32},
-    "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
-    "seed": [42, 43, 44, 45, 46],
-    "dtype": "bfloat16",
 }
-_SMOKE = {
+_SMOKE = SMOKE | {
     "seq_len": 32,
     "d_model": [16, 24],
     "task_options": {"num_pairs": 4},
     "learning_rate": [3e-3, 1e-2],
     "seed": [42, 43],
-    "vocab_size": 128,
-    "num_train": 1024,
-    "num_test": 256,
-    "batch_size": 64,
-    "epochs": 2,
-    "dtype": "float32",
 }
 GRIDS: dict[str, dict[str, Any]] = {
     "smoke": {"run": _PAPER | _SMOKE},

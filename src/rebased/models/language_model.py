@@ -1,6 +1,6 @@
 """The paper's model: two layers for recall, and the language model, of the same parts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,8 @@ class LanguageModel(nn.Module):
         self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore
         self.norm = make_norm("layer", config.d_model)
+        self.run_block: Callable[..., tuple[Tensor, Any]] = _call
+        """How a block is run, given it and its arguments: a place for `torch.utils.checkpoint.checkpoint`."""
         self.init_weights()
 
     def reset_parameters(self) -> None:
@@ -70,41 +72,46 @@ class LanguageModel(nn.Module):
         ``labels``: in place of logits, the cross-entropy of each of these tokens, (B, T), or (B, P) with ``at``; 0
         where a label is negative. The logits are never in memory.
         """
-        _check_tokens(tokens)
-        at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
-        if cu_seqlens is not None:
-            cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
-        x, state = self._stream(tokens, state, at, key_mask, cu_seqlens)
+        x, state = self.features(tokens, state=state, at=at, key_mask=key_mask, cu_seqlens=cu_seqlens)
         out = self._logits(x) if labels is None else self._losses(x, labels)
         return out if state is None else (out, state)
 
     def _logits(self, x: Tensor) -> Float[Tensor, "B P V"]:
-        return torch.nn.functional.linear(self.norm(x), self.embedding.weight)
+        return torch.nn.functional.linear(x, self.embedding.weight)
 
     def _losses(self, x: Tensor, labels: Tensor) -> Float[Tensor, "B P"]:
         if labels.shape != x.shape[:2]:
             raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}")
-        rows = self.norm(x).flatten(0, 1)
-        losses = linear_cross_entropy(rows, self.embedding.weight, labels.flatten().clamp(min=0))
+        losses = linear_cross_entropy(x.flatten(0, 1), self.embedding.weight, labels.flatten().clamp(min=0))
         return losses.view(labels.shape).where(labels >= 0, 0.0)
 
-    def _stream(
+    def features(
         self,
-        tokens: Tensor,
-        state: ModelState | None,
-        at: Tensor | None,
-        key_mask: Tensor | None,
-        cu_seqlens: Tensor | None,
+        tokens: Int[Tensor, "B T"],
+        *,
+        embeddings: Float[Tensor, "B T M"] | None = None,
+        state: ModelState | None = None,
+        at: Int[Tensor, "B P"] | None = None,
+        key_mask: Bool[Tensor, "B T"] | None = None,
+        cu_seqlens: Int[Tensor, " N1"] | None = None,
     ) -> tuple[Float[Tensor, "B P M"], ModelState | None]:
-        """What the head sees, before its norm."""
-        x = embedding(self.embedding.weight, tokens)
+        """What the head sees, and the state after it; arguments as in `forward`.
+
+        ``embeddings`` take the place of the tokens', which then only say how many there are.
+        """
+        _check_tokens(tokens)
+        at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
+        if cu_seqlens is not None:
+            cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
+        x = embedding(self.embedding.weight, tokens) if embeddings is None else embeddings
         if self.position_embedding is not None:
             x = x + self._positions(tokens, state, key_mask, cu_seqlens)
         x = self.dropout(x)
         states = []
         for index, block in enumerate(self.blocks):
             is_last = index == len(self.blocks) - 1
-            x, new_state = block(
+            x, new_state = self.run_block(
+                block,
                 x,
                 None if state is None else state.layers[index],
                 at=at if is_last else None,
@@ -112,6 +119,7 @@ class LanguageModel(nn.Module):
                 cu_seqlens=cu_seqlens,
             )
             states.append(new_state)
+        x = self.norm(x)
         if state is None:
             return x, None
         return x, ModelState(tuple(states), state.count + token_counts(key_mask, cu_seqlens, tokens))
@@ -141,6 +149,11 @@ class LanguageModel(nn.Module):
         """What the layers' states of one sequence take after so many tokens, with the weights' dtype unless given."""
         dtype = self.embedding.weight.dtype if dtype is None else dtype
         return sum(block.mixer.state_bytes(num_tokens, dtype=dtype) for block in self.blocks)
+
+
+def _call(block: Block, *arguments: Any, **options: Any) -> tuple[Tensor, Any]:
+    result: tuple[Tensor, Any] = block(*arguments, **options)
+    return result
 
 
 def _check_tokens(tokens: Tensor) -> None:

@@ -1,0 +1,17 @@
+"""Language models of these mixers as ordinary Hugging Face models; importing this registers the Auto classes."""
+
+try:
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+except ImportError as error:
+    raise ImportError("rebased.hf needs transformers: pip install transformers") from error
+
+from rebased.hf.cache import RebasedCache
+from rebased.hf.config import RebasedConfig
+from rebased.hf.model import RebasedForCausalLM, RebasedModel
+from rebased.hf.presets import PRESETS, preset
+
+__all__ = ["PRESETS", "RebasedCache", "RebasedConfig", "RebasedForCausalLM", "RebasedModel", "preset"]
+
+AutoConfig.register(RebasedConfig.model_type, RebasedConfig)
+AutoModel.register(RebasedConfig, RebasedModel)
+AutoModelForCausalLM.register(RebasedConfig, RebasedForCausalLM)

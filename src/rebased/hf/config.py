@@ -1,0 +1,136 @@
+"""The configuration, in Hugging Face's names."""
+
+import os
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from rebased.hf.remote import AUTO_MAP, write_module
+from rebased.layers import MIXERS
+from rebased.models import LayerConfig, ModelConfig
+
+__all__ = ["RebasedConfig"]
+
+
+class RebasedConfig(PretrainedConfig):
+    """A language model of any mixers: the paper's ReBased model by default (`rebased.hf.presets` has the others)."""
+
+    model_type = "rebased"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 50304,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 18,
+        num_attention_heads: int = 64,
+        feature_dim: int = 16,
+        head_dim: int | None = None,
+        max_position_embeddings: int = 4096,
+        position_embedding_type: str = "learned",
+        layer_types: Sequence[str] | None = None,
+        layer_options: Mapping[str, Mapping[str, Any]] | None = None,
+        mlp_factor: int = 4,
+        embedding_dropout: float = 0.0,
+        residual_dropout: float = 0.0,
+        initializer_range: float = 0.02,
+        use_cache: bool = True,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`; convolution and ReBased in turn.
+
+        ``layer_options``: arguments of mixers, by name, beside what the other fields say (heads, feature_dim, lengths).
+        ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
+        ValueError, naming the field, for what no model can be.
+        """
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.feature_dim = feature_dim
+        self.head_dim = head_dim
+        self.max_position_embeddings = max_position_embeddings
+        self.position_embedding_type = position_embedding_type
+        self.layer_options = {name: dict(options) for name, options in (layer_options or {}).items()}
+        self.mlp_factor = mlp_factor
+        self.embedding_dropout = embedding_dropout
+        self.residual_dropout = residual_dropout
+        self.initializer_range = initializer_range
+        self.use_cache = use_cache
+        if not tie_word_embeddings:
+            raise ValueError("tie_word_embeddings=False is not supported: the head shares the embeddings' weights")
+        super().__init__(**kwargs | {"tie_word_embeddings": True, "auto_map": AUTO_MAP})
+        # After the base class, which knows other layer types and would rename ours.
+        if layer_types is None:
+            layer_types = [("short_conv", "rebased")[index % 2] for index in range(num_hidden_layers)]
+        self.layer_types = list(layer_types)
+        self.validate_layer_type()
+        self.to_model_config()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """ValueError for the configuration of another architecture, whose weights are not ours."""
+        found = config_dict.get("model_type", cls.model_type)
+        if found != cls.model_type:
+            raise ValueError(f"this is the configuration of a {found!r} model, not of a {cls.model_type!r} one")
+        return super().from_dict(config_dict, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
+        """With a module that finds our classes from there."""
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        write_module(Path(save_directory))
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """Nothing to do: the base class would have our source files copied beside the weights."""
+
+    def validate(self) -> None:
+        """All of the class's checks; the base class's own would not find the one that is replaced here."""
+        for name in dir(type(self)):
+            if name.startswith("validate_"):
+                getattr(self, name)()
+
+    def validate_layer_type(self) -> None:
+        """In place of the base class's: ours are mixers."""
+        layer_types = getattr(self, "layer_types", None)
+        if layer_types is None:  # the base class asks before they are there
+            return
+        unknown = sorted({name for name in (*layer_types, *self.layer_options) if name not in MIXERS})
+        if unknown:
+            raise ValueError(f"there is no mixer {', '.join(map(repr, unknown))}; there are {', '.join(MIXERS)}")
+        if len(layer_types) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_types has {len(layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}"
+            )
+
+    def to_model_config(self) -> ModelConfig:
+        """The same in our names."""
+        return ModelConfig(
+            d_model=self.hidden_size,
+            seq_len=self.max_position_embeddings,
+            layers=tuple(self._layer(index, name) for index, name in enumerate(self.layer_types)),
+            vocab_size=self.vocab_size,
+            positions=self.position_embedding_type,
+            mlp_factor=self.mlp_factor,
+            embedding_dropout=self.embedding_dropout,
+            residual_dropout=self.residual_dropout,
+            init_std=self.initializer_range,
+        )
+
+    def _layer(self, index: int, mixer: str) -> LayerConfig:
+        known = {
+            "num_heads": self.num_attention_heads,
+            "feature_dim": self.feature_dim,
+            "head_dim": self.head_dim,
+            "seq_len": self.max_position_embeddings,
+            "layer": index,
+            "num_layers": self.num_hidden_layers,
+        }
+        taken = signature(MIXERS[mixer]).parameters
+        options = {name: value for name, value in known.items() if name in taken and value is not None}
+        return LayerConfig(mixer=mixer, options=options | self.layer_options.get(mixer, {}), after="mlp")

@@ -1,0 +1,252 @@
+"""The models, as `transformers` has them: load, generate, fine-tune."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from rebased.hf.cache import RebasedCache
+from rebased.hf.config import RebasedConfig
+from rebased.hf.packing import borders_of
+from rebased.models import LanguageModel
+
+__all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
+
+
+class RebasedPreTrainedModel(PreTrainedModel):
+    config_class = RebasedConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]  # noqa: RUF012  # as the base class has it
+    _is_stateful = True
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """A cache of ours is made by the first call."""
+        return False
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
+        """Nothing to do: the base class would have our source files copied beside the weights."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, LanguageModel):
+            module.reset_parameters()
+
+
+class RebasedModel(RebasedPreTrainedModel):
+    """Tokens to what the head sees."""
+
+    def __init__(self, config: RebasedConfig) -> None:
+        super().__init__(config)
+        self.backbone = LanguageModel(config.to_model_config())
+        self.gradient_checkpointing = False
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.backbone.embedding
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.backbone.embedding = value
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Int[Tensor, "#B T"] | None = None,
+        past_key_values: RebasedCache | None = None,
+        inputs_embeds: Float[Tensor, "B T M"] | None = None,
+        use_cache: bool | None = None,
+        cu_seqlens: Int[Tensor, " N1"] | None = None,
+        at: Int[Tensor, "B P"] | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """``attention_mask``: 1 where a token is real, of the tokens of the cache and these, or of these alone.
+
+        ``cu_seqlens``, or ``position_ids`` that begin anew where there is no mask: sequences packed in a row.
+        Positions otherwise follow from the mask and the cache. ``at``: the last layer's outputs there only.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        if past_key_values is not None and not isinstance(past_key_values, RebasedCache):
+            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; it must be a RebasedCache")
+        tokens = self._checked(input_ids) if input_ids is not None else _placeholders(inputs_embeds)
+        use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        cache = past_key_values
+        if cache is None and use_cache:
+            cache = RebasedCache()
+        if cu_seqlens is None and attention_mask is None and (cache is None or cache.num_seen == 0):
+            cu_seqlens = borders_of(position_ids, tokens)
+        if cu_seqlens is not None:
+            cache = None  # a row of finished sequences has no next token
+        hidden, states = self._run(tokens, inputs_embeds, attention_mask, cache, cu_seqlens, at, output_hidden_states)
+        out = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache, hidden_states=states)
+        return out if _wants_dict(return_dict, self.config) else out.to_tuple()
+
+    def _run(
+        self,
+        tokens: Tensor,
+        embeddings: Tensor | None,
+        attention_mask: Tensor | None,
+        cache: RebasedCache | None,
+        cu_seqlens: Tensor | None,
+        at: Tensor | None,
+        wants_states: bool | None,
+    ) -> tuple[Any, Any]:
+        """What the head sees, and what each layer and the head see if that is wanted."""
+        body, T = self.backbone, tokens.shape[1]
+        seen: list[Tensor] = []
+        hooks = [block.register_forward_pre_hook(partial(_note, seen)) for block in body.blocks] if wants_states else []
+        checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        plain, state = body.run_block, None
+        if cache is not None:
+            state = body.init_state(tokens.shape[0]) if cache.state is None else cache.state
+        try:
+            if checkpointing:
+                body.run_block = self._gradient_checkpointing_func
+            hidden, state = body.features(
+                tokens,
+                embeddings=embeddings,
+                state=state,
+                at=at,
+                key_mask=_key_mask(attention_mask, tokens, cache),
+                cu_seqlens=cu_seqlens,
+            )
+        finally:
+            body.run_block = plain
+            for hook in hooks:
+                hook.remove()
+        if cache is not None:
+            cache.state, cache.num_seen = state, cache.num_seen + T
+        return hidden, (*seen, hidden) if wants_states else None
+
+    def _checked(self, tokens: Tensor) -> Tensor:
+        """One generated token is in the vocabulary; asking a GPU about it would make every step wait."""
+        is_asked = tokens.device.type == "cpu" or tokens.shape[1] > 1
+        if is_asked and tokens.numel() and not torch.compiler.is_compiling() and not _is_capturing(tokens):
+            least, most = torch.aminmax(tokens)
+            size = self.backbone.embedding.num_embeddings
+            if least < 0 or most >= size:
+                raise ValueError(
+                    f"input_ids has tokens from {int(least)} to {int(most)}; the vocabulary has 0 to {size - 1}"
+                )
+        return tokens
+
+
+class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
+    """A language model: logits of the next token."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.backbone.embedding.weight"}  # noqa: RUF012  # as the base class has it
+
+    def __init__(self, config: RebasedConfig) -> None:
+        super().__init__(config)
+        self.model = RebasedModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        self.lm_head = value
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Int[Tensor, "#B T"] | None = None,
+        past_key_values: RebasedCache | None = None,
+        inputs_embeds: Float[Tensor, "B T M"] | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        use_cache: bool | None = None,
+        cu_seqlens: Int[Tensor, " N1"] | None = None,
+        logits_to_keep: int | Int[Tensor, " P"] = 0,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """``labels``: as input_ids, -100 where nothing is to be said; shifted here, as everywhere in transformers.
+
+        ``logits_to_keep``: so many of the last positions, or these themselves; 0 is all. Others are not computed.
+        """
+        given = input_ids if input_ids is not None else inputs_embeds
+        out = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            cu_seqlens=cu_seqlens,
+            at=None if given is None else _positions_to_keep(logits_to_keep, given),
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        logits = self.lm_head(out.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
+        result = CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=out.hidden_states
+        )
+        return result if _wants_dict(return_dict, self.config) else result.to_tuple()
+
+
+def _key_mask(attention_mask: Tensor | None, tokens: Tensor, cache: RebasedCache | None) -> Bool[Tensor, "B T"] | None:
+    """Of these tokens; None where all are real, as a token after others always is."""
+    T, before = tokens.shape[1], 0 if cache is None else cache.num_seen
+    if attention_mask is None or (T == 1 and before):
+        return None
+    if attention_mask.ndim != 2 or attention_mask.shape[0] != tokens.shape[0]:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (B, T), 1 where a token is real"
+        )
+    if attention_mask.shape[1] not in (T, before + T):
+        raise ValueError(
+            f"attention_mask has {attention_mask.shape[1]} columns; there are {T} tokens, and {before} before them"
+        )
+    key_mask = attention_mask[:, -T:].bool()
+    if not torch.compiler.is_compiling() and not _is_capturing(tokens) and bool(key_mask.all()):
+        return None
+    return key_mask
+
+
+def _positions_to_keep(logits_to_keep: int | Tensor, given: Tensor) -> Int[Tensor, "B P"] | None:
+    batch_size, T = given.shape[:2]
+    if isinstance(logits_to_keep, int):
+        if logits_to_keep < 0:
+            raise ValueError(f"logits_to_keep={logits_to_keep} must not be negative")
+        if logits_to_keep == 0 or logits_to_keep >= T:
+            return None
+        logits_to_keep = torch.arange(T - logits_to_keep, T, device=given.device)
+    return logits_to_keep.expand(batch_size, -1)
+
+
+def _placeholders(embeddings: Tensor | None) -> Int[Tensor, "B T"]:
+    """Tokens that are not looked up: they say how many there are, and where."""
+    assert embeddings is not None
+    return torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
+
+
+def _note(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    seen.append(inputs[0])
+
+
+def _is_capturing(tokens: Tensor) -> bool:
+    return tokens.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _wants_dict(return_dict: bool | None, config: Any) -> bool:
+    return bool(config.return_dict if return_dict is None else return_dict)

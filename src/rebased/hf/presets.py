@@ -1,0 +1,42 @@
+"""Configurations by name: Table 9's models, and small ones of the same kinds."""
+
+from typing import Any
+
+from rebased.hf.config import RebasedConfig
+
+__all__ = ["PRESETS", "preset"]
+
+_ATTENTION: dict[str, Any] = {
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "layer_types": ["attention"] * 12,
+    "layer_options": {"attention": {"qkv_bias": False}},
+}
+_SMALL: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "max_position_embeddings": 1024}
+
+
+def _alternating(mixer: str, num_layers: int) -> list[str]:
+    return [("short_conv", mixer)[index % 2] for index in range(num_layers)]
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "attention": _ATTENTION,
+    "based": {"layer_types": _alternating("based", 18)},
+    "rebased": {"layer_types": _alternating("rebased", 18)},
+    "attention-small": _ATTENTION | _SMALL | {"num_attention_heads": 4, "layer_types": ["attention"] * 4},
+    "based-small": _SMALL | {"num_attention_heads": 8, "layer_types": _alternating("based", 4)},
+    "rebased-small": _SMALL | {"num_attention_heads": 8, "layer_types": _alternating("rebased", 4)},
+}
+"""Fields that differ from the defaults."""
+
+
+def preset(name: str, *, max_positions: int | None = None, **changes: Any) -> RebasedConfig:
+    """The configuration of that name; ``max_positions`` lengthens the position table.
+
+    ValueError, listing what there is, for an unknown name.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"name={name!r} is unknown; there are {', '.join(PRESETS)}")
+    if max_positions is not None:
+        changes["max_position_embeddings"] = max_positions
+    return RebasedConfig(**PRESETS[name] | changes)

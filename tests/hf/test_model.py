@@ -1,0 +1,208 @@
+"""The Hugging Face classes: what they compute, save, load and refuse."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_cases import MIXER_NAMES, VOCABULARY, small_config, small_model, some_tokens
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from rebased.hf import PRESETS, RebasedConfig, RebasedForCausalLM, RebasedModel, preset
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("attention", 126_807_552), ("based", 156_955_392), ("rebased", 156_992_256)]
+)
+def test_table_9_counts(name: str, count: int) -> None:
+    with torch.device("meta"):
+        model = RebasedForCausalLM(preset(name))
+    model.tie_weights()
+    assert model.num_parameters() == count
+
+
+def test_a_longer_position_table() -> None:
+    assert preset("rebased", max_positions=32768).max_position_embeddings == 32768
+    assert preset("attention").max_position_embeddings == 4096
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-small")])
+def test_small_presets_run(name: str) -> None:
+    model = RebasedForCausalLM(preset(name, vocab_size=VOCABULARY)).eval()
+    assert model(some_tokens(2, 9)).logits.shape == (2, 9, VOCABULARY)
+
+
+def test_the_model_is_ours() -> None:
+    """Same weights, same logits; the head is tied."""
+    model, tokens = small_model(), some_tokens(2, 9)
+    torch.testing.assert_close(model(tokens).logits, model.model.backbone(tokens), **EXACT)
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize("mixer", MIXER_NAMES)
+def test_saved_and_loaded(mixer: str, tmp_path: Path) -> None:
+    model, tokens = small_model("short_conv", mixer, dtype=torch.float32), some_tokens(2, 9)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(loaded, RebasedForCausalLM)
+    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+    assert loaded.config.layer_types == ["short_conv", mixer]
+    assert isinstance(AutoModel.from_pretrained(tmp_path), RebasedModel)
+    assert loaded.lm_head.weight is loaded.get_input_embeddings().weight
+
+
+def test_a_program_that_never_heard_of_us(tmp_path: Path) -> None:
+    """In a fresh process, with trust_remote_code alone; what it saves again loads again."""
+    model, tokens = small_model(dtype=torch.float32), some_tokens(1, 5)
+    model.save_pretrained(tmp_path / "a")
+    program = f"""
+import sys, torch
+from transformers import AutoConfig, AutoModelForCausalLM
+assert "rebased" not in sys.modules
+model = AutoModelForCausalLM.from_pretrained({str(tmp_path / "a")!r}, trust_remote_code=True)
+model.save_pretrained({str(tmp_path / "b")!r})
+print(model(torch.tensor({tokens.tolist()})).logits.sum().item())
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert float(said.stdout) == pytest.approx(model(tokens).logits.sum().item(), rel=1e-4)
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {path.name for path in (tmp_path / "a").iterdir()}
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "b", trust_remote_code=True)
+    assert torch.equal(again(tokens).logits, model(tokens).logits)
+
+
+def test_loss_is_of_the_next_token() -> None:
+    model, tokens = small_model(), some_tokens(2, 9)
+    labels = tokens.clone()
+    labels[0, :5] = -100
+    out = model(tokens, labels=labels)
+    expected = cross_entropy(out.logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+    torch.testing.assert_close(out.loss.float(), expected)
+
+
+@pytest.mark.parametrize("kept", [1, 3, 9, 20, torch.tensor([2, 7])], ids=str)
+def test_logits_to_keep(kept: Any) -> None:
+    model, tokens = small_model(), some_tokens(2, 9)
+    whole = model(tokens).logits
+    expected = whole[:, kept] if isinstance(kept, torch.Tensor) else whole[:, -kept:]
+    torch.testing.assert_close(model(tokens, logits_to_keep=kept).logits, expected, **EXACT)
+
+
+@pytest.mark.parametrize("mixer", MIXER_NAMES)
+def test_packed_by_position_ids_and_borders(mixer: str) -> None:
+    model, lengths = small_model("short_conv", mixer), (4, 1, 7)
+    rows = [some_tokens(1, length, seed=length) for length in lengths]
+    packed = torch.cat(rows, dim=1)
+    expected = torch.cat([model(row).logits for row in rows], dim=1)
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    torch.testing.assert_close(model(packed, position_ids=positions).logits, expected, **EXACT)
+    torch.testing.assert_close(model(packed, cu_seqlens=torch.tensor([0, 4, 5, 12])).logits, expected, **EXACT)
+
+
+def test_embeddings_in_place_of_tokens() -> None:
+    model, tokens = small_model(), some_tokens(2, 9)
+    embeddings = model.get_input_embeddings()(tokens)
+    torch.testing.assert_close(model(inputs_embeds=embeddings).logits, model(tokens).logits, **EXACT)
+
+
+def test_hidden_states_and_tuples() -> None:
+    model, tokens = small_model(), some_tokens(2, 9)
+    out = model(tokens, output_hidden_states=True)
+    assert [tuple(x.shape) for x in out.hidden_states] == [(2, 9, 24)] * 3
+    torch.testing.assert_close(model.lm_head(out.hidden_states[-1]), out.logits, **EXACT)
+    assert torch.equal(model(tokens, return_dict=False)[0], out.logits)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients() -> None:
+    tokens, found = some_tokens(2, 9), []
+    for enabled in (False, True):
+        model = small_model("short_conv", "rebased", "attention").train()
+        if enabled:
+            model.gradient_checkpointing_enable()
+        model(tokens, labels=tokens).loss.backward()
+        found.append({name: x.grad for name, x in model.named_parameters()})
+    for name, expected in found[0].items():
+        torch.testing.assert_close(found[1][name], expected, **EXACT)
+
+
+def test_compiled() -> None:
+    model, tokens = small_model(dtype=torch.float32), some_tokens(2, 9)
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(tokens, use_cache=False).logits, model(tokens).logits)
+
+
+def test_embeddings_can_be_resized() -> None:
+    model = small_model(dtype=torch.float32)
+    model.resize_token_embeddings(VOCABULARY + 3)
+    assert model(torch.tensor([[VOCABULARY + 2]])).logits.shape == (1, 1, VOCABULARY + 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layer_types": ["rebasd", "conv"]}, "there is no mixer 'conv', 'rebasd'; there are rebased, "),
+        ({"layer_types": ["rebased"], "num_hidden_layers": 2}, "layer_types has 1 entries, num_hidden_layers is 2"),
+        ({"layer_options": {"rebased": {"nrom": True}}, "layer_types": ["rebased"] * 18}, "nrom"),
+        ({"hidden_size": 0}, "d_model"),
+        ({"embedding_dropout": 2.0}, "embedding_dropout"),
+        ({"position_embedding_type": "rotary"}, "positions='rotary'"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_configs(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RebasedConfig(**fields)
+
+
+def test_wrong_preset() -> None:
+    with pytest.raises(ValueError, match="name='huge' is unknown; there are attention, based, rebased"):
+        preset("huge")
+
+
+def test_wrong_tokens_and_lengths() -> None:
+    model = small_model()
+    with pytest.raises(ValueError, match=f"tokens from 3 to {VOCABULARY}; the vocabulary has 0 to {VOCABULARY - 1}"):
+        model(torch.tensor([[3, VOCABULARY]]))
+    with pytest.raises(ValueError, match="position reaches from 0 to 64"):
+        model(some_tokens(1, 65))
+    cache = model(some_tokens(1, 64), use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="position"):
+        model(some_tokens(1, 1), past_key_values=cache)
+    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+        model()
+    with pytest.raises(ValueError, match="attention_mask has 4 columns; there are 5 tokens, and 0 before them"):
+        model(some_tokens(1, 5), attention_mask=torch.ones(1, 4))
+    with pytest.raises(ValueError, match="position_ids must count up"):
+        model(some_tokens(1, 4), position_ids=torch.tensor([[0, 1, 0, 2]]))
+
+
+def test_another_architecture_is_named(tmp_path: Path) -> None:
+    small_config().save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"model_type": "llama", "auto_map": {}}))
+    with pytest.raises(ValueError, match="of a 'llama' model, not of a 'rebased' one"):
+        RebasedConfig.from_pretrained(tmp_path)
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    small_model(dtype=torch.float32).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(Exception, match=r"model\.safetensors|[Ii]ncomplete|invalid"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_config_round_trip(tmp_path: Path) -> None:
+    config = small_config("mamba", "attention", layer_options={"mamba": {"state_dim": 4}})
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.to_model_config() == config.to_model_config()
+    assert loaded.layer_types == ["mamba", "attention"]

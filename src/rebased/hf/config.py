@@ -33,6 +33,7 @@ class RebasedConfig(PretrainedConfig):
         max_position_embeddings: int = 4096,
         position_embedding_type: str = "learned",
         layer_types: Sequence[str] | None = None,
+        mixers: Sequence[str] | None = None,
         layer_options: Mapping[str, Mapping[str, Any]] | None = None,
         mlp_factor: int = 4,
         embedding_dropout: float = 0.0,
@@ -44,6 +45,7 @@ class RebasedConfig(PretrainedConfig):
     ) -> None:
         """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`; convolution and ReBased in turn.
 
+        They are saved as ``mixers``: transformers has layer types of its own, and refuses a file with others.
         ``layer_options``: arguments of mixers, by name, beside what the other fields say (heads, feature_dim, lengths).
         ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
         ValueError, naming the field, for what no model can be.
@@ -65,12 +67,17 @@ class RebasedConfig(PretrainedConfig):
         if not tie_word_embeddings:
             raise ValueError("tie_word_embeddings=False is not supported: the head shares the embeddings' weights")
         super().__init__(**kwargs | {"tie_word_embeddings": True, "auto_map": AUTO_MAP})
-        # After the base class, which knows other layer types and would rename ours.
-        if layer_types is None:
-            layer_types = [("short_conv", "rebased")[index % 2] for index in range(num_hidden_layers)]
-        self.layer_types = list(layer_types)
+        if layer_types is not None and mixers is not None and list(layer_types) != list(mixers):
+            raise ValueError("layer_types and mixers differ; they are two names of one thing")
+        default = [("short_conv", "rebased")[index % 2] for index in range(num_hidden_layers)]
+        self.mixers = list(layer_types or mixers or default)
         self.validate_layer_type()
         self.to_model_config()
+
+    @property
+    def layer_types(self) -> list[str] | None:
+        """None while the base class is at work, which would rename some."""
+        return self.__dict__.get("mixers")
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -97,15 +104,14 @@ class RebasedConfig(PretrainedConfig):
 
     def validate_layer_type(self) -> None:
         """In place of the base class's: ours are mixers."""
-        layer_types = getattr(self, "layer_types", None)
-        if layer_types is None:  # the base class asks before they are there
+        if self.layer_types is None:
             return
-        unknown = sorted({name for name in (*layer_types, *self.layer_options) if name not in MIXERS})
+        unknown = sorted({name for name in (*self.layer_types, *self.layer_options) if name not in MIXERS})
         if unknown:
             raise ValueError(f"there is no mixer {', '.join(map(repr, unknown))}; there are {', '.join(MIXERS)}")
-        if len(layer_types) != self.num_hidden_layers:
+        if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(
-                f"layer_types has {len(layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}"
+                f"layer_types has {len(self.layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}"
             )
 
     def to_model_config(self) -> ModelConfig:
@@ -113,7 +119,7 @@ class RebasedConfig(PretrainedConfig):
         return ModelConfig(
             d_model=self.hidden_size,
             seq_len=self.max_position_embeddings,
-            layers=tuple(self._layer(index, name) for index, name in enumerate(self.layer_types)),
+            layers=tuple(self._layer(index, name) for index, name in enumerate(self.mixers)),
             vocab_size=self.vocab_size,
             positions=self.position_embedding_type,
             mlp_factor=self.mlp_factor,

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from rebased.runs import write_text
-
 __all__ = ["AUTO_MAP", "write_module"]
 
 _MODULE = "modeling_rebased"
@@ -22,4 +20,4 @@ __all__ = ["RebasedConfig", "RebasedForCausalLM", "RebasedModel"]
 
 def write_module(folder: Path) -> None:
     """A module beside the weights that imports the installed package."""
-    write_text(folder / f"{_MODULE}.py", _TEXT)
+    (folder / f"{_MODULE}.py").write_text(_TEXT)

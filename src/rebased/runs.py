@@ -83,10 +83,13 @@ def find_runs(folder: Path) -> Iterator[Run]:
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     """Make the run's directory. ValueError if it is another run's."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, text = folder / CONFIG, _pretty(config)
+    path = folder / CONFIG
     if not path.exists():
-        write_text(path, text)
-    elif path.read_text() != text:
+        write_text(path, _pretty(config))
+        return
+    # A version that knew fewer fields may have written it.
+    written = _read_json(path, _read_text(path))
+    if any(name not in config or config[name] != value for name, value in written.items()):
         raise ValueError(f"{path} is the config of another run")
 
 
@@ -110,7 +113,7 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
     with replacing(path, durable=durable) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -138,7 +141,7 @@ def _pretty(value: dict[str, Any]) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 

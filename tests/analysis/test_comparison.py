@@ -120,7 +120,6 @@ def test_equal_accuracies() -> None:
     ("arguments", "message"),
     [
         ({"accuracies": {("a", 16, 42): 0.1}}, r"accuracies has the kernels \['a'\]"),
-        ({"accuracies": {("a", 16, 42): 0.1, ("b", 16, 43): 0.1}}, "no size and seed that both 'a' and 'b' have"),
         ({"accuracies": {("a", 16, 42): 0.1, ("b", 16, 42): np.nan}}, "accuracies of 'b' has 1 values"),
         ({"alpha": 5}, "alpha=5"),
         ({"flip_together": "all"}, "flip_together='all' is unknown; it may be one of 'run', 'seed', 'size'"),
@@ -129,3 +128,9 @@ def test_equal_accuracies() -> None:
 def test_bad_input(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare_kernels(**{"accuracies": table({"a": 0.1, "b": 0.2}), **arguments})
+
+
+def test_kernels_that_share_no_run_are_left_out() -> None:
+    accuracies = {("a", 16, 1): 0.1, ("a", 16, 2): 0.2, ("b", 16, 1): 0.3, ("b", 16, 2): 0.3, ("c", 24, 1): 0.5}
+    assert [(each.a, each.b) for each in compare_kernels(accuracies)] == [("a", "b")]
+    assert compare_kernels({("a", 16, 1): 0.1, ("b", 24, 1): 0.1}) == ()

@@ -1,6 +1,7 @@
 """What all tables and figures have in common: grids, findings, and that they run."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,27 @@ def test_training_time_is_shared(tmp_path: Path) -> None:
     findings, _ = conduct(experiment, "smoke", tmp_path, Serial("cpu"), device="cpu", report=lambda event: None)
     logs = [entry for path in sweep_folder(tmp_path).path.rglob("log.jsonl") for entry in read_log(path)]
     assert findings.seconds == pytest.approx(sum(entry.get("seconds", 0) for entry in logs), abs=0.06)
+
+
+def test_findings_are_not_replaced_by_fewer(tmp_path: Path) -> None:
+    """They may be all that is left of runs that were made elsewhere."""
+    experiment = tiny(EXPERIMENTS["figure10"])
+    conduct(experiment, "smoke", tmp_path, Serial("cpu"), device="cpu", report=lambda event: None)
+    path = findings_path(tmp_path, "smoke", "figure10")
+    before = path.read_bytes()
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    with pytest.raises(ValueError, match="findings of 4 runs, and only 0 are finished"):
+        conduct(experiment, "smoke", tmp_path, None, device="cpu", report=lambda event: None)
+    assert path.read_bytes() == before
+
+
+def test_runs_of_a_version_that_knew_fewer_fields(tmp_path: Path) -> None:
+    """They are the same runs, and of the same cells."""
+    experiment = tiny(EXPERIMENTS["table1"])
+    conduct(experiment, "smoke", tmp_path, Serial("cpu"), device="cpu", report=lambda event: None)
+    first = next(sweep_folder(tmp_path).path.rglob("config.json"))
+    config = json.loads(first.read_text())
+    del config["watch"]
+    first.write_text(json.dumps(config))
+    findings, _ = conduct(experiment, "smoke", tmp_path, None, device="cpu", report=lambda event: None)
+    assert [len(cell["seeds"]) for cell in findings.data["cells"]] == [2] * 6

@@ -32,7 +32,7 @@ def test_the_point_of_the_figure() -> None:
 
 def test_examples_are_labelled_as_such() -> None:
     *_, example = similarity_curves(examples=[(2.0, -1.0)])
-    assert example.label == "ReBased, example: γ = 2, β = -1"
+    assert example.label == "ReBased, example: (2x − 1)²"
     assert example.kernel == "rebased"
     torch.testing.assert_close(example.y, (2 * example.x - 1).square())
 

@@ -80,14 +80,33 @@ def test_the_papers_numbers_stand_below_ours() -> None:
 
 
 def test_whether_ours_are_apart_where_the_papers_are() -> None:
-    data = measured(TABLE1, runs_of("gamma_beta_x2", CLEAR) + runs_of("gamma_x2", LOW))
-    said = [part for part in TABLE1.present(data).parts if isinstance(part, str)]
-    agreeing = [part for part in said if "Our runs agree" in part]
-    assert len(agreeing) == 2
-    assert "at d = 16" in agreeing[0]
-    data = measured(TABLE1, runs_of("gamma_beta_x2", LOW) + runs_of("gamma_x2", CLEAR))
-    said = [part for part in TABLE1.present(data).parts if isinstance(part, str)]
-    assert sum("do not agree" in part for part in said) == 2
+    """At 256 tokens these two are apart at widths 16 and 32."""
+    for higher, lower, expected in ((CLEAR, LOW, "ours too"), (LOW, CLEAR, "ours not")):
+        data = measured(TABLE1, runs_of("gamma_beta_x2", higher) + runs_of("gamma_x2", lower))
+        *_, table = tables(TABLE1.present(data))
+        assert [row[0].text for row in table.rows] == ["(γx+β)² above (γx)²"] * 2
+        assert [row[1].text for row in table.rows] == ["d = 16", "d = 32"]
+        assert [row[4].text for row in table.rows] == [expected] * 2
+
+
+def test_a_rate_is_chosen_by_the_other_seeds() -> None:
+    """Rate 1 has 0.9, 0.1, 0.1 and rate 2 has 0.5, 0.5, 0.4."""
+    runs = [make_run("x2", x, learning_rate=1.0, seed=seed) for seed, x in enumerate((0.9, 0.1, 0.1))]
+    runs += [make_run("x2", x, learning_rate=2.0, seed=seed) for seed, x in enumerate((0.5, 0.5, 0.4))]
+    (cell,) = measured(TABLE1, runs)["cells"]
+    # For seed 0 the others say 0.1 or 0.45; for seeds 1 and 2 they say 0.5 or 0.45, and 0.5 or 0.5, of which the first.
+    assert cell["held_out"] == {"0": 0.5, "1": 0.1, "2": 0.1}
+
+
+def test_kernels_that_share_no_run_are_not_compared() -> None:
+    data = measured(TABLE1, runs_of("based", {16: [0.1, 0.2]}) + runs_of("rebased", {48: [0.9, 0.8]}))
+    assert data["comparisons"] == {"256": []}
+    assert len(tables(TABLE1.present(data))) == 1
+
+
+def test_a_constant_difference_has_no_effect_size() -> None:
+    data = measured(TABLE1, runs_of("based", {16: [0.5] * 4}) + runs_of("x2", {16: [0.25] * 4}))
+    assert data["comparisons"]["256"][0]["effect"] is None
 
 
 def test_one_seed_has_no_spread() -> None:

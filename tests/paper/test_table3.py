@@ -307,7 +307,7 @@ def _entry(run: Run) -> dict[str, Any]:
     example = {"truth": [1], "map": [[0.25, 0.75]], "last_query": [0.25, 0.75, 0.0]}
     sizes = {"seq_len": 16, "num_pairs": 1, "d_model": 12, "epochs": 1}
     same = {name: run.config[name] for name in ("stack", "seed", "learning_rate")}
-    shown = {"examples": [example] * 3, "trained_accuracy": accuracy}
+    shown = {"examples": [example] * 3, "fingerprint": str(accuracy)}
     return same | sizes | shown | dict.fromkeys(MEASURES, accuracy)
 
 

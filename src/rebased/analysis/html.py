@@ -186,9 +186,9 @@ def _marked(cell: Cell) -> str:
 
 def _are_numbers(column: Sequence[Cell]) -> bool:
     """Whether they are to be in line at the right; what matters less, or is absent, does not count."""
-    numbers = [cell for cell in column if _NUMBER.match(cell.text)]
-    matter = [cell for cell in column if cell.text and cell.tone != "faint"]
-    return bool(numbers) and all(cell in numbers for cell in matter)
+    are_numbers = [bool(_NUMBER.match(cell.text)) for cell in column]
+    matter = [cell.text != "" and cell.tone != "faint" for cell in column]
+    return any(are_numbers) and all(is_number for is_number, counts in zip(are_numbers, matter, strict=True) if counts)
 
 
 def _class(*names: str) -> str:

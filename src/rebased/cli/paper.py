@@ -76,7 +76,7 @@ def run(
         raise typer.BadParameter(str(error)) from None
     make_folder(out)
     trainer = choose_engine(engine, device, jobs, ray_address) if train else None
-    console, failed = make_console(), []
+    console, failed = make_console(), list[str]()
     for experiment in chosen:
         try:
             with progress() as report:
@@ -88,11 +88,12 @@ def run(
         except KeyboardInterrupt:
             fail("stopped; the same command goes on from here")
         except (ImportError, ValueError, RuntimeError, OSError) as error:
-            fail(f"{experiment.name}: {error}")
+            failed.append(f"{experiment.name}: {error}")
+            continue
         print(_told(findings))
-        failed += [failure.group for failure in failures]
+        failed += [f"{experiment.name}: {failure.group} failed" for failure in failures]
     if failed:
-        fail(f"{count(len(failed), 'group')} failed: {', '.join(failed)}; the same command tries again")
+        fail("\n".join([*failed, "the same command tries again"]))
 
 
 def _save_pictures(section: Section, folder: Path) -> None:
@@ -133,6 +134,6 @@ def report(
 def _largest(experiment: Experiment, out: Path, scale: str | None) -> Findings | None:
     for name in [scale] if scale else reversed(SCALES):
         findings = read_findings(out, name, experiment.name)
-        if findings is not None:
+        if findings is not None and not findings.is_empty:
             return findings
     return None

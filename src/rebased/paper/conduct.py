@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
-from rebased.paper.findings import Findings, findings_path, machines_of, seconds_of
-from rebased.runs import read_run
+from rebased.paper.findings import Findings, findings_path, machines_of, read_findings, seconds_of
 from rebased.training.engines import Engine
 from rebased.training.events import Failed, Report
 from rebased.training.folders import SweepFolder
@@ -30,8 +29,8 @@ def conduct(
     if engine is not None and configs:
         outcome = run_sweep(sweep.path, configs, engine, report=report)
     else:
-        finished = filter(sweep.has_finished, configs)
-        outcome = SweepOutcome(tuple(read_run(sweep.run(config)) for config in finished), ())
+        outcome = SweepOutcome(tuple(map(sweep.read, filter(sweep.has_finished, configs))), ())
+    _keep_more(experiment, scale, out, len(outcome.runs))
     material = Material(scale=scale, runs=outcome.runs, out=out, device=device)
     findings = Findings(
         experiment=experiment.name,
@@ -45,3 +44,13 @@ def conduct(
     )
     findings.write(findings_path(out, scale, experiment.name))
     return findings, outcome.failures
+
+
+def _keep_more(experiment: Experiment, scale: str, out: Path, num_runs: int) -> None:
+    """ValueError where there are findings of more runs than are here: they may be all that is left of those runs."""
+    before = read_findings(out, scale, experiment.name)
+    if before is not None and before.num_finished > num_runs:
+        raise ValueError(
+            f"{findings_path(out, scale, experiment.name)} has findings of {before.num_finished} runs, and only "
+            f"{num_runs} are finished in {sweep_folder(out).path}; move it away to measure these"
+        )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rebased.analysis.pages import Cell, Picture, Section, Table
 from rebased.paper.by_length import grids
 from rebased.paper.experiment import Data, Experiment, Material
@@ -49,22 +51,27 @@ def present(data: Data) -> Section:
     chosen = [run for run in runs if run["d_model"] == widest]
     parts: list[Any] = [
         "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
-        f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length. A run that "
-        "reaches 0.99 ends, so many stop long before they have settled: weight decay pulls γ down as long as training "
-        "goes on.",
+        f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length (dotted). "
+        f"{_stopped(runs)} Drawn are means, with a band of one standard deviation, of each length's most accurate run.",
         _table(runs),
         Picture("figure10", _draw(chosen), f"Figure 10: γ and β over epochs, d = {widest}"),
     ]
     return Section("Figure 10: what norm and affine learn", tuple(parts))
 
 
+def _stopped(runs: Sequence[Data]) -> str:
+    most = max(run["epochs"][-1] for run in runs)
+    early = sum(run["epochs"][-1] < most for run in runs)
+    return f"{early} of {len(runs)} runs ended before epoch {most}, so their last values need not be settled ones."
+
+
 def _table(runs: Sequence[Data]) -> Table:
     rows: list[list[Cell | str]] = []
     for run in sorted(runs, key=lambda run: (run["seq_len"], run["d_model"], run["learning_rate"], run["seed"])):
         last = [run["watched"][name][-1] for name in PARAMETERS]
-        sizes = [str(run["seq_len"]), str(run["d_model"]), f"{run['learning_rate']:g}", f"{run['accuracy']:.2f}"]
-        rows.append([*sizes, str(run["epochs"][-1]), *map(_moments, last)])
-    header = ("tokens", "d", "learning rate", "accuracy", "epochs", *PARAMETERS.values())
+        sizes = [str(run["seq_len"]), str(run["d_model"]), f"{run['learning_rate']:g}", str(run["seed"])]
+        rows.append([*sizes, f"{run['accuracy']:.2f}", str(run["epochs"][-1]), *map(_moments, last)])
+    header = ("tokens", "d", "learning rate", "seed", "accuracy", "epochs", *PARAMETERS.values())
     return Table.of("after the last epoch, mean ± standard deviation over features", header, rows)
 
 
@@ -78,12 +85,12 @@ def _draw(runs: Sequence[Data]) -> "Figure":
     lengths = sorted({run["seq_len"] for run in runs})
     for panel, (name, title) in zip(panels, PARAMETERS.items(), strict=True):
         for length, colour in zip(lengths, SHADES, strict=False):
-            for run in runs:
-                if run["seq_len"] == length:
-                    means = [float("nan") if pair[0] is None else pair[0] for pair in run["watched"][name]]
-                    panel.plot(
-                        [0, *run["epochs"]], [float("γ" in title), *means], color=colour, label=f"{length} tokens"
-                    )
+            run = max((run for run in runs if run["seq_len"] == length), key=lambda run: float(run["accuracy"]))
+            moments = [[np.nan if x is None else x for x in pair] for pair in run["watched"][name]]
+            mean, sd = np.array([[float("γ" in title), 0.0], *moments]).T
+            epochs = [0, *run["epochs"]]
+            panel.plot(epochs, mean, color=colour, label=f"{length} tokens")
+            panel.fill_between(epochs, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
         panel.axhline(FIGURE_10["gamma" if "γ" in title else "beta"], color="#3b3b3b", linestyle=":", linewidth=1)
         panel.set(title=title, xlabel="epoch")
         panel.xaxis.get_major_locator().set_params(integer=True)

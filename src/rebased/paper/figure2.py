@@ -68,11 +68,11 @@ def similarity_curves(
     return (
         Curve(kernel="exp", label="exp (softmax attention)", x=x, y=x.exp()),
         Curve(kernel="based", label="Based", x=x, y=based),
-        Curve(kernel="rebased", label="ReBased, untrained: γ = 1, β = 0", x=x, y=rebased(1.0, 0.0)),
+        Curve(kernel="rebased", label="ReBased, untrained: x²", x=x, y=rebased(1.0, 0.0)),
         *(
             Curve(
                 kernel="rebased",
-                label=f"ReBased, {example}: γ = {gamma:.2g}, β = {beta:.2g}",
+                label=f"ReBased, {example}: ({gamma:.2g}x {'+' if beta >= 0 else '−'} {abs(beta):.2g})²",
                 x=x,
                 y=rebased(gamma, beta),
             )
@@ -117,7 +117,8 @@ def draw(curves: Sequence[Curve]) -> "Figure":
 
 
 def measure(material: Material) -> Data:
-    best = max(material.runs, key=lambda run: float(run.result["accuracy"]), default=None)
+    sound = [run for run in material.runs if run.result["finished"] != "diverged"]
+    best = max(sound, key=lambda run: float(run.result["accuracy"]), default=None)
     return {"learned": None if best is None else _learned(best)}
 
 
@@ -167,7 +168,7 @@ def present(data: Data) -> Section:
 
 
 _TITLE = "Figure 2: similarity over the scalar product"
-_CAPTION = "Figure 2: exp, Based and ReBased; Based never falls below 0.5, ReBased reaches zero"
+_CAPTION = "Figure 2: exp, Based and ReBased; Based never falls below 0.5, a parabola of ReBased touches zero somewhere"
 
 
 FIGURE2 = Experiment(

@@ -25,7 +25,8 @@ def measure(material: Material) -> Data:
 
 def _curve(cell: Data) -> Data:
     """As in the paper, a learning rate's accuracy is the mean over seeds; every rate is one draw."""
-    means = [statistics.fmean(by_seed.values()) for by_seed in cell["by_rate"].values()]
+    most = max(map(len, cell["by_rate"].values()))  # a rate that lacks seeds might be lucky
+    means = [statistics.fmean(by_seed.values()) for by_seed in cell["by_rate"].values() if len(by_seed) == most]
     found = expected_performance(np.array(means))
     return {
         "stack": cell["stack"],

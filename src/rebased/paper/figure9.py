@@ -9,7 +9,7 @@ from rebased.analysis.pages import Picture, Section, Table
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.map_measures import show_maps
-from rebased.paper.map_runs import GRIDS, MODELS, best_runs, kept_runs, load_model
+from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model
 from rebased.runs import Run
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _scores(run: Run, example: Data) -> Data:
     return {
         "stack": run.config["stack"],
         "seed": run.config["seed"],
-        "trained_accuracy": run.result["accuracy"],
+        "fingerprint": fingerprint(run),
         "num_pairs": len(example["truth"]),
         "truth": example["truth"][-1],
         "scores": example["last_query"],

@@ -52,7 +52,7 @@ class Findings:
     def read(cls, path: Path) -> Self:
         """ValueError, naming the file, for what is none."""
         try:
-            values = json.loads(path.read_text())
+            values = json.loads(path.read_text(encoding="utf-8"))
             check_names(cls, values)
             return cls(**values)
         except (OSError, ValueError, TypeError) as error:

@@ -1,5 +1,7 @@
 """The runs whose attention maps are looked at (Table 3, Figures 5, 8 and 9), and how a look at one is kept."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +13,13 @@ from rebased.paper.recipes import PAPER, SMOKE
 from rebased.runs import Run
 from rebased.training.recall import RecallConfig
 
-__all__ = ["GRIDS", "MODELS", "best_runs", "kept_runs", "load_model"]
+__all__ = ["GRIDS", "MODELS", "best_runs", "fingerprint", "kept_runs", "load_model"]
 
 MODELS = {"copy_attention": "Attention", "copy_based": "Based", "copy_rebased": "ReBased"}
 """Stacks, and what the paper calls their second layers."""
+
+MEASURE_VERSION = 1
+"""To be raised when what is measured changes: what was kept is then measured anew."""
 
 _PAPER = PAPER | {
     "stack": list(MODELS),
@@ -61,5 +66,11 @@ def kept_runs(material: Material, experiment: str) -> dict[str, Data]:
     """What an earlier measurement found in these very runs, by name: their weights may be gone since."""
     findings = read_findings(material.out, material.scale, experiment)
     kept: dict[str, Data] = {} if findings is None else findings.data["runs"]
-    accuracies = {run.folder.name: run.result["accuracy"] for run in material.runs}
-    return {name: entry for name, entry in kept.items() if entry["trained_accuracy"] == accuracies.get(name)}
+    prints = {run.folder.name: fingerprint(run) for run in material.runs}
+    return {name: entry for name, entry in kept.items() if entry["fingerprint"] == prints.get(name)}
+
+
+def fingerprint(run: Run) -> str:
+    """Of how it was trained, losses and all, and of how it is measured: another training has another one."""
+    text = json.dumps([MEASURE_VERSION, run.metrics, run.result], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

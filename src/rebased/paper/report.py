@@ -53,7 +53,7 @@ def render_paper_report(entries: Sequence[Entry], *, scale: str = "small") -> st
 def _overview(entries: Sequence[Entry]) -> Table:
     return Table.of(
         "What there is",
-        ("experiment", "status", "runs", "device minutes", "scale", "name"),
+        ("experiment", "status", "runs", "training minutes", "scale", "name"),
         [
             [experiment.title, *_state(findings if _has_something(findings) else None), experiment.name]
             for experiment, findings in entries
@@ -181,7 +181,7 @@ def _in_all(entries: Sequence[Entry]) -> str:
     presented = sum(map(_has_something, found))
     return (
         f"{presented} of {len(entries)} experiments have findings. Training took "
-        f"{_total_seconds(found) / 60:,.1f} device minutes; runs that several experiments share count once."
+        f"{_total_seconds(found) / 60:,.1f} training minutes; runs that several experiments share count once."
     )
 
 
@@ -190,7 +190,7 @@ def _total_seconds(found: Sequence[Findings]) -> float:
     seen: set[str] = set()
     total = 0.0
     for findings in found:
-        if findings.num_runs:
+        if findings.num_finished:
             names = {name_of(config) for config in expand_grid(dict(findings.grid))}
             total += findings.seconds * len(names - seen) / len(names)
             seen |= names

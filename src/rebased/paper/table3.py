@@ -12,7 +12,7 @@ from rebased.analysis.sign_flip import sign_flip_test
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.map_measures import measure_maps, show_maps
 from rebased.paper.map_pictures import draw_maps
-from rebased.paper.map_runs import GRIDS, MODELS, best_runs, kept_runs, load_model
+from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model
 from rebased.paper.published import TABLE_3
 from rebased.runs import Run
 
@@ -56,7 +56,7 @@ def _look_at(run: Run, material: Material, *, is_shown: bool) -> Data:
         "learning_rate": config.learning_rate,
         "seed": config.seed,
         "epochs": run.result["epochs"],
-        "trained_accuracy": run.result["accuracy"],
+        "fingerprint": fingerprint(run),
         **measure_maps(model, examples, num_pairs=num_pairs),
     }
     if is_shown:

@@ -1,9 +1,9 @@
 """Where a sweep keeps what: its plan, its runs, and what belongs to runs that train together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rebased.runs import is_finished, run_name
+from rebased.runs import Run, is_finished, read_run, run_name
 from rebased.training.recall import RecallConfig
 
 __all__ = ["GroupFolder", "SweepFolder", "name_of"]
@@ -57,3 +57,7 @@ class SweepFolder:
 
     def has_finished(self, config: RecallConfig) -> bool:
         return is_finished(self.run(config))
+
+    def read(self, config: RecallConfig) -> Run:
+        """The finished run, with all fields of its config: a version that knew fewer may have written it."""
+        return replace(read_run(self.run(config)), config=config.to_dict())

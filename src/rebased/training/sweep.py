@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rebased.runs import Run, read_run
+from rebased.runs import Run
 from rebased.training.boards import check_packages
 from rebased.training.engines import Engine
 from rebased.training.events import Event, Failed, Planned, Report
@@ -48,8 +48,7 @@ def run_sweep(
 
     if tasks:
         engine.run(tasks, collect)
-    finished = [sweep.run(config) for config in configs if sweep.has_finished(config)]
-    return SweepOutcome(tuple(map(read_run, finished)), tuple(failures))
+    return SweepOutcome(tuple(sweep.read(config) for config in configs if sweep.has_finished(config)), tuple(failures))
 
 
 def _is_left(sweep: SweepFolder, group: Group) -> bool:

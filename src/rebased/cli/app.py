@@ -6,6 +6,7 @@ import typer
 
 from rebased import __version__
 from rebased.cli.bench import bench_app
+from rebased.cli.lm import lm_app
 from rebased.cli.mqar import mqar
 from rebased.cli.paper import paper_app
 from rebased.cli.quickstart import quickstart
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 app.add_typer(paper_app, name="paper")
+app.add_typer(lm_app, name="lm")
 app.command("quickstart")(quickstart)
 app.command("mqar")(mqar)
 app.command("sweep")(sweep)

@@ -1,0 +1,51 @@
+"""`rebased lm generate` with a model on disk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hf_cases import small_model
+from test_ecosystem import make_tokenizer
+from typer.testing import CliRunner
+
+from rebased.cli.app import app
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    small_model(dtype=torch.float32).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["lm", "generate", *arguments, "--device", "cpu"])
+    return result.exit_code, result.stdout if result.exit_code == 0 else result.output
+
+
+def test_goes_on_from_a_prompt(saved: Path) -> None:
+    status, said = run(str(saved), "the cat", "--max-new-tokens", "5")
+    assert status == 0, said
+    assert said.startswith("the cat")
+    assert run(str(saved), "the cat", "--max-new-tokens", "5") == (status, said)
+
+
+def test_draws_with_a_seed(saved: Path) -> None:
+    drawn = {
+        seed: run(str(saved), "the", "--temperature", "1.5", "--seed", seed, "--max-new-tokens", "20")[1]
+        for seed in ("1", "1", "2")
+    }
+    assert drawn["1"] != drawn["2"]
+
+
+def test_errors_are_one_line(saved: Path, tmp_path: Path) -> None:
+    status, said = run(str(tmp_path / "none"), "x")
+    assert status == 2
+    assert "there is no folder" in said.replace("\n", " ")
+    status, said = run(str(tmp_path), "x")
+    assert status == 1
+    assert "Traceback" not in said
+    status, said = run(str(saved), "the cat", "--max-new-tokens", "100")
+    assert status == 1
+    assert "position" in said

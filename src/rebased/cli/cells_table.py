@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rebased.analysis.recall_rows import accuracy, span
 from rebased.analysis.summary import CellSummary
 from rebased.cli.numbers import ABSENT
 
@@ -32,9 +33,9 @@ def print_cells(summaries: Sequence[CellSummary], console: Console) -> None:
         table.add_row(
             *(_plain(cell[name]) if name in cell else ABSENT for name in names),
             f"{summary.learning_rate:g} of {len(summary.learning_rates)}",
-            _accuracy(summary),
+            accuracy(summary.mean, summary.sd),
             str(len(summary.runs)),
-            _range(summary.epochs),
+            span(summary.epochs),
             ", ".join(f"{count} {_REASONS[reason]}" for reason, count in sorted(summary.reasons.items())),
         )
     console.print(table)
@@ -54,12 +55,3 @@ def _different(cells: list[dict[str, Any]]) -> list[str]:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _accuracy(summary: CellSummary) -> str:
-    return f"{summary.mean:.3f}" if summary.sd is None else f"{summary.mean:.3f} ± {summary.sd:.3f}"
-
-
-def _range(values: Sequence[int]) -> str:
-    least, most = min(values), max(values)
-    return str(least) if least == most else f"{least}–{most}"

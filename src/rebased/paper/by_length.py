@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from rebased.analysis.pages import Cell, Picture, Table
 from rebased.paper.experiment import Data, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.recall_cells import accuracy_text, describe_cells
+from rebased.paper.recall_cells import describe_cells, spread_text
 from rebased.paper.recipes import PAPER, SMOKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LENGTHS", "accuracy_tables", "grids", "measure", "picture"]
+__all__ = ["LENGTHS", "accuracy_tables", "differences", "grids", "measure", "picture"]
 
 LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
 """Table 5: pairs of key and value by length."""
@@ -79,7 +79,17 @@ def _entry(cell: Data | None) -> Cell:
     if cell is None:
         return Cell("not run", "faint")
     tried = ", ".join(cell["by_rate"])
-    return Cell(accuracy_text(cell), note=f"learning rate {cell['learning_rate']:g} of {tried}")
+    return Cell(spread_text(cell), note=f"learning rate {cell['learning_rate']:g} of {tried}")
+
+
+def differences(cells: Sequence[Data], one: str, other: str) -> list[float]:
+    """Mean accuracy of one stack less another's, in every cell that both have."""
+    means = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in cells}
+    return [
+        mean - means[other, *where]
+        for (stack, *where), mean in means.items()
+        if stack == one and (other, *where) in means
+    ]
 
 
 def picture(name: str, cells: Sequence[Data], names: Mapping[str, str], caption: str) -> Picture:

@@ -1,18 +1,16 @@
 """Tables 4 and 9: how many parameters the models have."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from rebased.analysis.pages import Cell, Section, Table
 from rebased.models import LanguageModel, ModelConfig, preset
-from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.experiment import NO_GRIDS, Data, Experiment, Material
 from rebased.paper.published import TABLE_4, TABLE_9
 
 __all__ = ["TABLE4", "TABLE9"]
 
-_NO_GRIDS: Mapping[str, Any] = {"smoke": {}, "small": {}, "paper": {}}
 _NAMES = {
     "attention": "Attention",
     "conv_attention": "ConvAttention",
@@ -76,14 +74,14 @@ def _agreement(equal: Any) -> str:
 TABLE4 = Experiment(
     name="table4",
     title="Parameters of recall models",
-    grids=_NO_GRIDS,
+    grids=NO_GRIDS,
     measure=_measure_table4,
     present=_present_table4,
 )
 TABLE9 = Experiment(
     name="table9",
     title="Parameters of language models",
-    grids=_NO_GRIDS,
+    grids=NO_GRIDS,
     measure=_measure_table9,
     present=_present_table9,
 )

@@ -10,7 +10,7 @@ from rebased.runs import Run
 from rebased.training.grid import expand_grid
 from rebased.training.recall import RecallConfig
 
-__all__ = ["SCALES", "Experiment", "Material"]
+__all__ = ["NO_GRIDS", "SCALES", "Data", "Experiment", "Material"]
 
 SCALES = {
     "smoke": "a minute on a CPU: whether it works, not what is true",
@@ -18,6 +18,9 @@ SCALES = {
     "paper": "everything, as the paper has it",
 }
 """A scale changes seeds, epochs, learning rates and sizes, never the task or the model."""
+
+NO_GRIDS: Mapping[str, Mapping[str, Any]] = {scale: {} for scale in SCALES}
+"""Of an experiment that trains nothing."""
 
 Data = dict[str, Any]
 """Of plain types, as JSON has them."""

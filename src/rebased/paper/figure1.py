@@ -3,7 +3,7 @@
 from typing import Any
 
 from rebased.analysis.pages import Section
-from rebased.paper.by_length import accuracy_tables, grids, measure, picture
+from rebased.paper.by_length import accuracy_tables, differences, grids, measure, picture
 from rebased.paper.experiment import Data, Experiment
 
 __all__ = ["FIGURE1", "MIXERS"]
@@ -49,17 +49,12 @@ def _claims(cells: list[Data]) -> list[str]:
                 f"{len(mine)} cells; its best is {best['mean']:.2f}, at {best['seq_len']} tokens and d = "
                 f"{best['d_model']}."
             )
-    pairs = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in cells}
-    both = [
-        (pairs[key], pairs["based", *key[1:]]) for key in pairs if key[0] == "rebased" and ("based", *key[1:]) in pairs
-    ]
-    if both:
-        above = sum(ours > theirs for ours, theirs in both)
-        below = sum(ours < theirs for ours, theirs in both)
-        mean = sum(ours - theirs for ours, theirs in both) / len(both)
+    gains = differences(cells, "rebased", "based")
+    if gains:
+        above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
         said.append(
-            f"ReBased beside Based: higher in {above} and lower in {below} of {len(both)} cells, by {mean:+.3f} on "
-            "average. These are counts, not a test."
+            f"ReBased beside Based: higher in {above} and lower in {below} of {len(gains)} cells, by "
+            f"{sum(gains) / len(gains):+.3f} on average. These are counts, not a test."
         )
     return said
 

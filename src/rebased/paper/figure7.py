@@ -3,7 +3,7 @@
 from typing import Any
 
 from rebased.analysis.pages import Section
-from rebased.paper.by_length import accuracy_tables, grids, measure, picture
+from rebased.paper.by_length import accuracy_tables, differences, grids, measure, picture
 from rebased.paper.experiment import Data, Experiment
 
 __all__ = ["FIGURE7"]
@@ -25,12 +25,9 @@ def present(data: Data) -> Section:
 
 
 def _pairs(cells: list[Data]) -> list[str]:
-    means = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in cells}
     said = []
     for plain, hybrid in _PAIRS:
-        gains = [
-            means[hybrid, *key[1:]] - means[key] for key in means if key[0] == plain and (hybrid, *key[1:]) in means
-        ]
+        gains = differences(cells, hybrid, plain)
         if gains:
             said.append(
                 f"{MODELS[hybrid]} less {MODELS[plain]}: {sum(gains) / len(gains):+.3f} on average, higher in "

@@ -1,5 +1,6 @@
 """What recall runs come to, cell by cell: the numbers that tables and figures about accuracy are made of."""
 
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from rebased.analysis.summary import CellSummary, summarize
 from rebased.paper.experiment import Data
 from rebased.runs import Run
 
-__all__ = ["accuracy_text", "describe_cells"]
+__all__ = ["describe_cells", "over_seeds", "spread_text"]
 
 
 def describe_cells(runs: Sequence[Run]) -> list[Data]:
@@ -24,10 +25,6 @@ def describe_cells(runs: Sequence[Run]) -> list[Data]:
 
 def _describe(summary: CellSummary, by_cell: dict[tuple[str, int, int], dict[str, dict[str, float]]]) -> Data:
     key = summary.cell["stack"], summary.cell["seq_len"], summary.cell["d_model"]
-    interval = None
-    if len(summary.runs) > 1:
-        found = mean_interval(np.array(summary.accuracies))
-        interval = [found.low, found.high]
     return {
         "stack": key[0],
         "seq_len": key[1],
@@ -35,9 +32,7 @@ def _describe(summary: CellSummary, by_cell: dict[tuple[str, int, int], dict[str
         "learning_rate": summary.learning_rate,
         "seeds": [run.config["seed"] for run in summary.runs],
         "accuracies": list(summary.accuracies),
-        "mean": summary.mean,
-        "sd": summary.sd,
-        "interval": interval,
+        **over_seeds(summary.accuracies),
         "held_out": _held_out(summary.tried),
         "epochs": list(summary.epochs),
         "ended": dict(summary.reasons),
@@ -65,9 +60,18 @@ def _held_out(runs: Sequence[Run]) -> dict[str, float]:
     return {str(seed): chosen(seed) for seed in sorted({seed for by_seed in complete for seed in by_seed})}
 
 
-def accuracy_text(cell: Data) -> str:
-    """``0.59 ± 0.06 [0.52, 0.64]``; of one seed, the number alone."""
-    text = f"{cell['mean']:.2f}"
-    if cell["sd"] is None:
-        return text
-    return f"{text} ± {cell['sd']:.2f} [{cell['interval'][0]:.2f}, {cell['interval'][1]:.2f}]"
+def over_seeds(values: Sequence[float]) -> Data:
+    """Mean, standard deviation (n - 1) and a bootstrap interval of the mean; of one value the mean alone."""
+    if len(values) < 2:
+        return {"mean": statistics.fmean(values), "sd": None, "interval": None}
+    found = mean_interval(np.array(values))
+    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values), "interval": [found.low, found.high]}
+
+
+def spread_text(found: Data, *, digits: int = 2, sign: str = "") -> str:
+    """``0.59 ± 0.06 [0.52, 0.64]`` of what `over_seeds` gives; of one seed, the number alone."""
+    shown = f"{sign}.{digits}f"
+    if found["sd"] is None:
+        return f"{found['mean']:{shown}}"
+    low, high = found["interval"]
+    return f"{found['mean']:{shown}} ± {found['sd']:.{digits}f} [{low:{shown}}, {high:{shown}}]"

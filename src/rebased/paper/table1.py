@@ -14,7 +14,7 @@ from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_1_SEEDS
-from rebased.paper.recall_cells import accuracy_text, describe_cells
+from rebased.paper.recall_cells import describe_cells, spread_text
 from rebased.paper.recipes import PAPER, SMOKE
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _ours(cell: Data | None, known: tuple[float, float] | None) -> Cell:
         note += f"; the paper's {known[0]:.2f} ± {known[1]:.2f}, p = {p:.2g}"
         if p < 0.05:
             tone = "higher" if cell["mean"] > known[0] else "lower"
-    return Cell(accuracy_text(cell), tone, note)
+    return Cell(spread_text(cell), tone, note)
 
 
 def _mean_of(cells: Sequence[Data | None]) -> str:

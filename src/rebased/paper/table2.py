@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.analysis.pages import Cell, Section, Table
-from rebased.paper.experiment import Data, Experiment, Material
+from rebased.paper.experiment import NO_GRIDS, Data, Experiment, Material
 from rebased.paper.published import TABLE_2
 
 __all__ = ["TABLE2"]
@@ -67,7 +67,7 @@ def _mean(runs: Sequence[Data], kind: str) -> str:
 TABLE2 = Experiment(
     name="table2",
     title="Perplexity of language models",
-    grids={"smoke": {}, "small": {}, "paper": {}},
+    grids=NO_GRIDS,
     measure=measure,
     present=present,
 )

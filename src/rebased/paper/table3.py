@@ -1,12 +1,10 @@
 """Table 3 with Figures 5 and 8: the second layer's attention maps against the positions that hold the answers."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rebased.analysis.bootstrap import mean_interval
 from rebased.analysis.pages import Cell, Picture, Section, Table
 from rebased.analysis.sign_flip import sign_flip_test
 from rebased.paper.experiment import Data, Experiment, Material
@@ -14,6 +12,7 @@ from rebased.paper.map_measures import measure_maps, show_maps
 from rebased.paper.map_pictures import draw_maps
 from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model
 from rebased.paper.published import TABLE_3
+from rebased.paper.recall_cells import over_seeds, spread_text
 from rebased.runs import Run
 
 __all__ = ["MEASURES", "NUM_EXAMPLES", "TABLE3"]
@@ -74,21 +73,7 @@ def _describe(stack: str, entries: Sequence[Data]) -> Data:
         "learning_rate": entries[0]["learning_rate"],
         "seeds": [entry["seed"] for entry in entries],
         "epochs": [entry["epochs"] for entry in entries],
-    } | {name: _over_seeds([entry[name] for entry in entries]) for name in MEASURES}
-
-
-def _over_seeds(values: Sequence[float]) -> Data:
-    several = len(values) > 1
-    return {
-        "mean": statistics.fmean(values),
-        "sd": statistics.stdev(values) if several else None,
-        "interval": _interval(values) if several else None,
-    }
-
-
-def _interval(values: Sequence[float]) -> list[float]:
-    found = mean_interval(np.array(values))
-    return [found.low, found.high]
+    } | {name: over_seeds([entry[name] for entry in entries]) for name in MEASURES}
 
 
 def _difference(rebased: Sequence[Data], based: Sequence[Data]) -> Data | None:
@@ -99,7 +84,7 @@ def _difference(rebased: Sequence[Data], based: Sequence[Data]) -> Data | None:
         return None
     differences = {name: [ours[name] - theirs[name] for ours, theirs in pairs] for name in MEASURES}
     return {"seeds": [ours["seed"] for ours, _ in pairs]} | {
-        name: _over_seeds(values) | {"p_value": sign_flip_test(np.array(values)).p_value}
+        name: over_seeds(values) | {"p_value": sign_flip_test(np.array(values)).p_value}
         for name, values in differences.items()
     }
 
@@ -153,20 +138,15 @@ def _entry(model: Data | None, measure: str) -> Cell:
     if model is None:
         return Cell("not run", "faint")
     seeds, epochs = (", ".join(map(str, model[name])) for name in ("seeds", "epochs"))
-    return Cell(_text(model[measure]), note=f"learning rate {model['learning_rate']:g}; seeds {seeds}; epochs {epochs}")
-
-
-def _text(found: Data, sign: str = "") -> str:
-    """``0.157 ± 0.010 [0.149, 0.166]``; of one seed, the number alone."""
-    if found["sd"] is None:
-        return f"{found['mean']:{sign}.3f}"
-    low, high = found["interval"]
-    return f"{found['mean']:{sign}.3f} ± {found['sd']:.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+    return Cell(
+        spread_text(model[measure], digits=3),
+        note=f"learning rate {model['learning_rate']:g}; seeds {seeds}; epochs {epochs}",
+    )
 
 
 def _difference_table(difference: Data) -> Table:
     rows = [
-        [name, _text(difference[measure], "+"), f"{difference[measure]['p_value']:.2g}"]
+        [name, spread_text(difference[measure], digits=3, sign="+"), f"{difference[measure]['p_value']:.2g}"]
         for measure, name in MEASURES.items()
     ]
     caption = "ReBased − Based, paired by seed, with the p of a sign-flip test (not corrected)"

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from rebased.analysis.pages import Table
 from rebased.analysis.summary import CellSummary
 
-__all__ = ["RecallRow", "accuracy", "span"]
+__all__ = ["RecallRow", "accuracy", "accuracy_table", "span"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,27 @@ def span(values: Sequence[int]) -> str:
     """``8–12``; one number if all are equal."""
     least, most = min(values), max(values)
     return f"{least:,}" if least == most else f"{least:,}–{most:,}"
+
+
+def accuracy_table(rows: Sequence[RecallRow]) -> Table:
+    """A row for each model."""
+    caption = (
+        "Accuracy on the test set: the best epoch of each run, mean ± standard deviation (n - 1) over seeds, at the "
+        "learning rate with the highest mean"
+    )
+    return Table.of(
+        caption,
+        ("model", "accuracy", "each seed", "epochs", "steps", "learning rate", "parameters"),
+        [
+            (
+                row.name,
+                accuracy(row.mean, row.sd),
+                " ".join(f"{x:.3f}" for x in row.accuracies),
+                span(row.epochs),
+                span(row.steps),
+                f"{row.learning_rate:g} of {len(row.learning_rates)}",
+                f"{row.num_parameters():,}",
+            )
+            for row in rows
+        ],
+    )

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from rebased.analysis.html import bullets, definitions, image, page, paragraph, section, table
-from rebased.analysis.pages import Table
-from rebased.analysis.recall_rows import RecallRow, accuracy, span
+from rebased.analysis.recall_rows import RecallRow, accuracy_table
 
 __all__ = ["TASK", "render_report"]
 
@@ -45,29 +44,10 @@ def render_report(
         f"Who can look things up? {names}",
         [
             paragraph(TASK),
-            section("Result", [table(_accuracy_table(rows)), accuracies]),
+            section("Result", [table(accuracy_table(rows)), accuracies]),
             section("What it shows", [bullets(findings)]),
             section("Setting", [definitions(setting)]),
             section("What the models compare queries and keys with", [kernels]),
             section("Environment", [definitions(environment)]),
-        ],
-    )
-
-
-def _accuracy_table(rows: Sequence[RecallRow]) -> Table:
-    return Table.of(
-        "Accuracy on the test set: the best epoch of each run, mean ± standard deviation (n − 1) over seeds.",
-        ("model", "accuracy", "each seed", "epochs", "steps", "learning rate", "parameters"),
-        [
-            (
-                row.name,
-                accuracy(row.mean, row.sd),
-                "  ".join(f"{x:.3f}" for x in row.accuracies),
-                span(row.epochs),
-                span(row.steps),
-                f"{row.learning_rate:g}",
-                f"{row.num_parameters():,}",
-            )
-            for row in rows
         ],
     )

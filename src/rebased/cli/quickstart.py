@@ -12,13 +12,13 @@ import torch
 import typer
 
 from rebased.analysis import recall_figure
-from rebased.analysis.recall_rows import RecallRow
+from rebased.analysis.recall_rows import RecallRow, accuracy_table
 from rebased.analysis.recall_words import compare, describe_learning, describe_setting
 from rebased.analysis.report import render_report
 from rebased.analysis.summary import summarize
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
-from rebased.cli.recall_table import print_recall_rows
+from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
 from rebased.environment import describe_environment
 from rebased.paper import figure2, figures
@@ -55,7 +55,7 @@ def quickstart(
     configs, begun = quickstart_runs(device), time.monotonic()
     rows = _rows(_train(configs, out, device))
     findings = [describe_learning(list(rows.values())), *compare(rows["rebased"], rows["x2"])]
-    print_recall_rows(list(rows.values()), make_console())
+    print_table(accuracy_table(list(rows.values())), make_console())
     for sentence in findings:
         print(sentence)
 

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from rebased.analysis.pages import Cell, Picture, Section, Table
 
-__all__ = ["print_section"]
+__all__ = ["print_section", "print_table"]
 
 _STYLES = {"": "", "higher": "green", "lower": "red", "faint": "dim"}
 _MARKS = {"higher": " ▲", "lower": " ▼"}
@@ -16,21 +16,22 @@ def print_section(section: Section, console: Console) -> None:
     console.print(Text(section.title, style="bold underline"))
     for part in section.parts:
         if isinstance(part, Table):
-            console.print(_table(part))
+            print_table(part, console)
         elif not isinstance(part, Picture):
             console.print(Text(part), soft_wrap=True)
     console.print()
 
 
-def _table(table: Table) -> RichTable:
+def print_table(table: Table, console: Console) -> None:
+    """Where columns do not fit, their entries go on in the next line: nothing is cut off."""
     shown = RichTable(
         box=None, pad_edge=False, header_style="bold", title=table.caption, title_justify="left", title_style="italic"
     )
     for index, name in enumerate(table.header):
-        shown.add_column(name, justify="left" if index == 0 else "right")
+        shown.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
     for row in table.rows:
         shown.add_row(*map(_cell, row))
-    return shown
+    console.print(shown)
 
 
 def _cell(cell: Cell) -> Text:

@@ -64,9 +64,9 @@ def _overview(entries: Sequence[Entry]) -> Table:
 def _state(findings: Findings | None) -> list[Cell | str]:
     if findings is None:
         return [Cell("missing", "faint"), "", "", ""]
+    if not findings.num_runs:  # whether all is there, its section says
+        return ["shown", Cell("none", "faint", "it has no runs of its own"), "", findings.scale]
     status = "complete" if findings.is_complete else "partial"
-    if not findings.num_runs:
-        return [status, Cell("none", "faint", "it has no runs of its own"), "", findings.scale]
     return [status, _finished(findings), f"{findings.seconds / 60:,.1f}", findings.scale]
 
 

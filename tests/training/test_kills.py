@@ -1,14 +1,13 @@
 """Sweeps of the command line, killed at random moments, end as if nothing had happened."""
 
-import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from sweep_cases import results
+
+from command_process import CommandProcess
 
 GRID = """
 [run]
@@ -26,40 +25,16 @@ seed = 1
 """
 
 
-class Sweep:
-    """The command, as a process whose lines can be waited for."""
-
-    def __init__(self, folder: Path, jobs: int) -> None:
-        grid = folder.with_suffix(".toml")
-        grid.write_text(GRID)
-        arguments = ["sweep", str(grid), "--out", str(folder), "--device", "cpu", "--jobs", str(jobs)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rebased.cli", *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-
-    def wait_for_lines(self, count: int) -> None:
-        for _ in range(count):
-            assert self.process.stderr.readline(), "it ended before it was killed"
-
-    def finish(self) -> list[str]:
-        _, said = self.process.communicate(timeout=120)
-        assert self.process.returncode == 0, said
-        return said.splitlines()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-        assert self.process.returncode == -9
+def start(folder: Path, jobs: int) -> CommandProcess:
+    grid = folder.with_suffix(".toml")
+    grid.write_text(GRID)
+    return CommandProcess("sweep", str(grid), "--out", str(folder), "--device", "cpu", "--jobs", str(jobs))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("undisturbed") / "sweep"
-    assert len(Sweep(folder, jobs=1).finish()) == 1 + 4 * (1 + 4 + 1)
+    assert len(start(folder, jobs=1).finish()) == 1 + 4 * (1 + 4 + 1)
     found = results(folder)
     assert len(found) == 8 * 4
     return found
@@ -73,11 +48,11 @@ def test_killed_sweep_ends_bit_identical(
     moments = random.Random(jobs)
     folder = tmp_path / "sweep"
     for _ in range(num_kills):
-        sweep = Sweep(folder, jobs)
+        sweep = start(folder, jobs)
         sweep.wait_for_lines(moments.randint(1, 4))
         time.sleep(moments.uniform(0, 0.2))
         sweep.kill()
-    Sweep(folder, jobs).finish()
+    start(folder, jobs).finish()
     assert results(folder) == undisturbed
     assert not list(folder.rglob("checkpoint.safetensors"))
-    assert Sweep(folder, jobs).finish() == ["8 runs, all finished: nothing to train"]
+    assert start(folder, jobs).finish() == ["8 runs, all finished: nothing to train"]

@@ -1,4 +1,4 @@
-"""Recorded steps, with a recorder that runs on a CPU: the same tokens, the same state, whatever becomes of the cache."""
+"""Recorded steps, with a recorder that runs on a CPU: the same tokens, the same state."""
 
 from collections.abc import Callable
 
@@ -31,6 +31,22 @@ def test_steps_equal_ordinary_ones(mixer: str) -> None:
             state = decoder.state
             if t == 8:  # a beam search puts others in their places
                 state = state.reorder(torch.tensor([0, 1]))
+
+
+def test_caches_take_turns() -> None:
+    """What one goes on from is not lost when another's steps are made."""
+    model, tokens = small_model(), some_tokens(1, 12)
+    body = model.model.backbone
+    with torch.no_grad():
+        expected = model(tokens, use_cache=False).logits
+        caches = [model(tokens[:, :6], use_cache=True).past_key_values for _ in range(2)]
+        decoder = Decoder(body, model.lm_head, caches[0].state, record)
+        for t in range(6, 12):
+            for cache in caches:
+                decoder.belong_to(cache)
+                logits = decoder.step(tokens[:, t : t + 1], cache.state)
+                cache.state = decoder.state
+                torch.testing.assert_close(logits, expected[:, t : t + 1], **EXACT)
 
 
 def test_which_states_are_constant() -> None:

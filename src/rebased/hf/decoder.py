@@ -1,7 +1,9 @@
 """One token at a time, recorded as a CUDA graph: a step then costs what the card needs, and nothing for Python."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ class Decoder:
         self.state: ModelState = _pytree.tree_map(torch.clone, state)
         """What the next step goes on from. Others may read it until then."""
         self._logits: Tensor | None = None
+        self._owner: Callable[[], Any] = lambda: None
 
         def run() -> None:
             with _in_place(body):
@@ -38,6 +41,13 @@ class Decoder:
             self._logits.copy_(logits)
 
         self._run = (record or record_graph)(run)
+
+    def belong_to(self, cache: Any) -> None:
+        """Others whose state this has been so far get one of their own, before it is overwritten."""
+        owner = self._owner()
+        if owner is not None and owner is not cache and owner.state is self.state:
+            owner.state = _pytree.tree_map(torch.clone, self.state)
+        self._owner = weakref.ref(cache)
 
     def step(self, tokens: Tensor, state: ModelState) -> Tensor:
         """Logits (B, 1, V) after these tokens; `state` is then the one after them."""

@@ -238,6 +238,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
             self._decoder = None  # its memory is for the next one
             self._decoder = key, Decoder(self.model.backbone, self.lm_head, cache.state)
         decoder = self._decoder[1]
+        decoder.belong_to(cache)
         logits = decoder.step(tokens, cache.state)
         cache.state, cache.num_seen, cache.num_steps = decoder.state, cache.num_seen + 1, cache.num_steps + 1
         return logits

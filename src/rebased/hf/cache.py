@@ -20,6 +20,8 @@ class RebasedCache(Cache):
         """None before the first token."""
         self.num_seen = num_seen
         """Columns of the attention mask so far, padding included."""
+        self.num_steps = 0
+        """Single tokens so far."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.num_seen
@@ -39,7 +41,7 @@ class RebasedCache(Cache):
             self.state = self.state.reorder(index.to(self.state.count.device))
 
     def reset(self) -> None:
-        self.state, self.num_seen = None, 0
+        self.state, self.num_seen, self.num_steps = None, 0, 0
 
     def crop(self, *_: Any) -> None:
         raise ValueError("a state cannot be shortened: it has no tokens to remove, only their sums")

@@ -11,10 +11,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from rebased.hf.cache import RebasedCache
 from rebased.hf.config import RebasedConfig
+from rebased.hf.decoder import Decoder, has_constant_state
 from rebased.hf.packing import borders_of
 from rebased.models import LanguageModel
 
 __all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
+
+
+STEPS_BEFORE_REPLAY = 3
+"""A graph is recorded once so many single tokens have come: it takes as long as some dozen steps."""
 
 
 class RebasedPreTrainedModel(PreTrainedModel):
@@ -123,7 +128,7 @@ class RebasedModel(RebasedPreTrainedModel):
             for hook in hooks:
                 hook.remove()
         if cache is not None:
-            cache.state, cache.num_seen = state, cache.num_seen + T
+            cache.state, cache.num_seen, cache.num_steps = state, cache.num_seen + T, cache.num_steps + (T == 1)
         return hidden, (*seen, hidden) if wants_states else None
 
     def _checked(self, tokens: Tensor) -> Tensor:
@@ -148,6 +153,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = RebasedModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._decoder: tuple[Any, Decoder] | None = None
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -182,6 +188,10 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         ``logits_to_keep``: so many of the last positions, or these themselves; 0 is all. Others are not computed.
         """
         given = input_ids if input_ids is not None else inputs_embeds
+        if labels is None and not output_hidden_states and self._can_replay(input_ids, past_key_values):
+            logits = self._replay(input_ids, past_key_values)
+            result = CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
+            return result if _wants_dict(return_dict, self.config) else result.to_tuple()
         out = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -202,6 +212,36 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
             loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=out.hidden_states
         )
         return result if _wants_dict(return_dict, self.config) else result.to_tuple()
+
+    def _can_replay(self, tokens: Tensor | None, cache: RebasedCache | None) -> bool:
+        """Whether to decode by a graph: on a GPU, after some steps, where the state is of constant size.
+
+        A graph checks nothing: near the end of the position table steps are made the ordinary way, which does.
+        """
+        return (
+            tokens is not None
+            and tokens.shape[1] == 1
+            and tokens.is_cuda
+            and cache is not None
+            and cache.state is not None
+            and cache.num_steps >= STEPS_BEFORE_REPLAY
+            and cache.num_seen < self.config.max_position_embeddings
+            and not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not _is_capturing(tokens)
+            and has_constant_state(self.model.backbone)
+        )
+
+    def _replay(self, tokens: Any, cache: Any) -> Any:
+        key = cache.state.batch_size, self.lm_head.weight.data_ptr(), self.lm_head.weight.dtype
+        if self._decoder is None or self._decoder[0] != key:
+            self._decoder = None  # its memory is for the next one
+            self._decoder = key, Decoder(self.model.backbone, self.lm_head, cache.state)
+        decoder = self._decoder[1]
+        decoder.belong_to(cache)
+        logits = decoder.step(tokens, cache.state)
+        cache.state, cache.num_seen, cache.num_steps = decoder.state, cache.num_seen + 1, cache.num_steps + 1
+        return logits
 
 
 def _key_mask(attention_mask: Tensor | None, tokens: Tensor, cache: RebasedCache | None) -> Bool[Tensor, "B T"] | None:

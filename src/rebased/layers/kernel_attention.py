@@ -60,6 +60,8 @@ class KernelAttention(Mixer):
         self.num_heads, self.num_key_heads = num_heads, num_key_heads
         self.feature_dim, self.head_dim = feature_dim, head_dim
         self.eps, self.backend = eps, backend
+        self.steps_in_place: bool = False
+        """Whether a single token overwrites the state it is given: for decoding loops that own it, not for training."""
         if isinstance(kernel, str):
             kernel = make_kernel(kernel, feature_dim, kernel_options or {})
         elif kernel_options is not None:
@@ -158,7 +160,7 @@ class KernelAttention(Mixer):
 
     def _step(self, x: Tensor, state: KernelState) -> tuple[Tensor, KernelState]:
         q, k, v = (y[:, 0] for y in self.project(x))
-        out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps)
+        out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps, inplace=self.steps_in_place)
         return self.o_proj(out.flatten(1))[:, None], state
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> KernelState:

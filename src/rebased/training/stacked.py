@@ -62,6 +62,7 @@ class StackedModels:
         self._losses = torch.compile(losses, options={"deterministic": True}) if compile else losses
         self._records = compile and self.device.type == "cuda"
         self._recorded_step: RecordedCall | None = None
+        self._recorded_test: RecordedCall | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -100,9 +101,18 @@ class StackedModels:
             losses = self._losses(self.weights, buffers, tokens, positions, answers, counts)
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(self.weights.values()))]
 
-    @torch.no_grad()
     def predictions(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B P"]) -> Int[Tensor, "R B P"]:
-        """The most likely token at each position, of all models for the same examples."""
+        """The most likely token at each position, of all models for the same examples; the next call may overwrite it.
+
+        Shapes may not change until models leave.
+        """
+        if self._records and self._recorded_test is None:
+            self._recorded_test = RecordedCall(self._predictions, [tokens, positions])
+        (predicted,) = (self._recorded_test or self._predictions)(tokens, positions)
+        return predicted
+
+    @torch.no_grad()
+    def _predictions(self, tokens: Tensor, positions: Tensor) -> list[Tensor]:
         self._template.eval()
 
         def predict(weights: Weights, buffers: Weights) -> Tensor:
@@ -111,7 +121,7 @@ class StackedModels:
             return logits.argmax(dim=-1)
 
         with self._casts():
-            return torch.vmap(predict)(self.weights, self.buffers)
+            return [torch.vmap(predict)(self.weights, self.buffers)]
 
     def not_finite(self) -> Bool[Tensor, " R"]:
         """Which models have a weight that is NaN or infinite."""
@@ -124,7 +134,7 @@ class StackedModels:
 
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         """Go on with some of the models only."""
-        self._recorded_step = None
+        self._recorded_step = self._recorded_test = None
         self.seeds = self.seeds[rows]
         self.weights = {name: x.detach()[rows].contiguous().requires_grad_() for name, x in self.weights.items()}
         self.buffers = {name: x[rows].contiguous() for name, x in self.buffers.items()}

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rebased.layers.growing import extend
 from rebased.layers.rows import pick
 from rebased.layers.states import MixerState
 from rebased.ops.positions import token_counts, token_positions
@@ -54,8 +55,8 @@ class KVCache(MixerState):
             following = (following + self.count[:, None]).where(following >= 0, -1)
             positions = torch.cat([self.written_positions(), following], dim=1)
         return type(self)(
-            torch.cat([self.keys.to(new.keys.dtype), new.keys], dim=1),
-            torch.cat([self.values.to(new.values.dtype), new.values], dim=1),
+            extend(self.keys, new.keys),
+            extend(self.values, new.values),
             self.count + new.count,
             positions,
         )

@@ -1,0 +1,98 @@
+"""A bench of generation: what is asked, and what was found, in memory and as JSON."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rebased.bench import checks
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.machine import OnMachine
+from rebased.bench.timing import Timing
+from rebased.environment import Environment
+
+__all__ = ["GenerateBenchConfig", "GenerateBenchResult", "GenerateMeasurement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateBenchConfig(OnMachine):
+    """``generate`` of several models after prompts of several lengths."""
+
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    dtype: str = "float32"
+    """Of the weights."""
+    models: tuple[str, ...] = ("attention", "based", "rebased")
+    """Names of `rebased.hf.presets`; ratios are over the first."""
+    contexts: tuple[int, ...] = (1024, 8192, 32768)
+    """Tokens of the prompts."""
+    batch_size: int = 64
+    """Sequences that are generated together."""
+    new_tokens: int = 64
+    """Generated in each repetition, each going on from where the one before it ended."""
+    repetitions: int = 3
+    """Timed; one more comes before them."""
+    threads: int | None = None
+    """Threads of one CPU operator; None leaves torch's setting."""
+    seed: int = 0
+    """Of weights and prompts."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, naming the field, for a value outside its domain."""
+        from rebased.hf.presets import PRESETS
+
+        checks.check_choice("device", self.device, DEVICES)
+        checks.check_choice("dtype", self.dtype, DTYPES)
+        for model in self.models:
+            checks.check_choice("models", model, tuple(PRESETS))
+        checks.check_lengths("contexts", self.contexts)
+        for name in ("batch_size", "new_tokens", "repetitions", "threads"):
+            checks.check_positive(name, getattr(self, name))
+
+    @property
+    def max_generated(self) -> int:
+        """Tokens that come after a prompt in all."""
+        return 1 + (1 + self.repetitions) * self.new_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateMeasurement:
+    """One model after prompts of one length: either measured, or skipped with a reason."""
+
+    model: str
+    context: int
+    parameters: int
+    prompt_seconds: float | None = None
+    """Until the first token is there, the second time."""
+    timing: Timing | None = None
+    """Of ``new_tokens`` steps; None if skipped."""
+    tokens_per_second: float | None = None
+    """Of all sequences together, at the median."""
+    speedup: float | None = None
+    """These tokens per second over those of the first model."""
+    held_bytes: int | None = None
+    """What the cache takes after the prompt."""
+    peak_bytes: int | None = None
+    """Most in use at a time while tokens are generated, weights and cache included; None on a CPU."""
+    skipped: str | None = None
+    """Why nothing was measured; None if something was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateBenchResult(Result):
+    """Everything one run found, with what was asked and where it ran."""
+
+    config: GenerateBenchConfig
+    environment: Environment
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    measurements: tuple[GenerateMeasurement, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "GenerateBenchResult":
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        parts: dict[str, Any] = {
+            "config": read_record(GenerateBenchConfig, data["config"]),
+            "environment": read_record(Environment, data["environment"]),
+            "measurements": [read_timed(GenerateMeasurement, entry) for entry in data["measurements"]],
+        }
+        return read_record(cls, data | parts)

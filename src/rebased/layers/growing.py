@@ -1,0 +1,61 @@
+"""Sequences that grow at their end: new rows are written behind the old ones, which are not copied each time."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+__all__ = ["extend"]
+
+SHARE = 8
+"""Whenever memory is made, one row in so many is for more to come."""
+MIN_ROOM = 64
+
+
+@dataclass
+class _Room:
+    buffer: Tensor
+    num_used: int
+    """Rows at the beginning that belong to someone."""
+
+    def takes(self, start: int, new: Tensor) -> bool:
+        """Whether ``new`` can be written there: others may have been before, or made this in inference mode."""
+        fits = self.num_used == start and start + new.shape[1] <= self.buffer.shape[1]
+        writable = torch.is_inference_mode_enabled() or not self.buffer.is_inference()
+        return fits and writable and self.buffer.dtype == new.dtype
+
+
+_ROOMS = WeakTensorKeyDictionary()
+"""Of sequences with memory behind their end."""
+
+
+def extend(rows: Shaped[Tensor, "B S ..."], new: Shaped[Tensor, "B T ..."]) -> Shaped[Tensor, "B ST ..."]:
+    """``torch.cat([rows, new], dim=1)``, in the dtype of the new.
+
+    The result may share memory with ``rows``, which stays as it is. If it is extended twice, the second is a copy.
+    """
+    S, T = rows.shape[1], new.shape[1]
+    if not _may_write(rows, new):
+        return torch.cat([rows.to(new.dtype), new], dim=1)
+    room: _Room | None = _ROOMS.get(rows)
+    if room is None or not room.takes(S, new):
+        size = S + T + max(MIN_ROOM, (S + T) // SHARE)
+        room = _Room(new.new_empty(new.shape[0], size, *new.shape[2:]), S)
+        room.buffer[:, :S] = rows
+    room.buffer[:, S : S + T] = new
+    room.num_used = S + T
+    longer = room.buffer[:, : S + T]
+    _ROOMS[longer] = room
+    return longer
+
+
+def _may_write(*tensors: Tensor) -> bool:
+    """Whether nobody is watching: what derives, maps, compiles or records wants functions without effects."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+        or (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing())
+    )

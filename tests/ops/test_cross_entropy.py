@@ -1,7 +1,7 @@
 """linear_cross_entropy against torch's of float64 logits: in plain torch, and in Triton's interpreter or on a GPU."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,20 +14,25 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 
 from rebased.ops import backends, cross_entropy, linear_cross_entropy
-from rebased.ops.cross_entropy import MAX_TRITON_FLOAT32_WIDTH, MAX_TRITON_WIDTH
 from rebased.ops.triton import cross_entropy as triton_cross_entropy
+from rebased.ops.triton import cross_entropy_rows
 from tolerances import RELATIVE_RMS, relative_rms
 from transform_cases import looped, tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter's bfloat16 is not to be relied on.
+TRITON_DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
 DTYPES = {
     "torch": [torch.float64, torch.float32, torch.float16, torch.bfloat16],
-    # The interpreter's bfloat16 is not to be relied on.
-    "triton": [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])],
+    "triton": TRITON_DTYPES,
+    "triton, rows of logits": TRITON_DTYPES,
 }
-BACKENDS = pytest.mark.parametrize("backend", DTYPES)
+BACKENDS = pytest.mark.parametrize("backend", DTYPES, indirect=True)
 BACKENDS_AND_DTYPES = pytest.mark.parametrize(
-    ("backend", "dtype"), [(backend, dtype) for backend, dtypes in DTYPES.items() for dtype in dtypes], ids=str
+    ("backend", "dtype"),
+    [(backend, dtype) for backend, dtypes in DTYPES.items() for dtype in dtypes],
+    ids=str,
+    indirect=["backend"],
 )
 
 compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
@@ -35,12 +40,30 @@ compiles = pytest.mark.usefixtures("_forget_compilations")
 
 
 @pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several tiles, parts and pieces also for a few rows and words."""
     tile = triton_cross_entropy.Tile(rows=16, words=32, num_warps=4, num_stages=1)
     monkeypatch.setattr(triton_cross_entropy, "tile_of", lambda *_: tile)
     monkeypatch.setattr(triton_cross_entropy, "ENOUGH_PROGRAMS", 5)
     monkeypatch.setattr(cross_entropy, "PIECE_NUMBERS", 300)
+    monkeypatch.setattr(cross_entropy_rows, "PIECE_LOGITS", 300)
+    monkeypatch.setattr(cross_entropy_rows, "MAX_BLOCK", 16)
+    cross_entropy_rows._launcher.cache_clear()
+    yield
+    cross_entropy_rows._launcher.cache_clear()
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As users name it; the form for wide rows is made to take any."""
+    if request.param == "triton, rows of logits":
+        take_rows_of_logits(monkeypatch)
+    return request.param.split(",")[0]
+
+
+def take_rows_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAX_WIDTH", "MAX_FLOAT32_WIDTH"):
+        monkeypatch.setattr(triton_cross_entropy, name, 0)
 
 
 # ---- The oracle ----
@@ -144,8 +167,17 @@ def test_torch_equals_cross_entropy(data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=40)
 def test_triton_equals_cross_entropy(data: st.DataObject) -> None:
-    problem = data.draw(problems(DTYPES["triton"]))
+    problem = data.draw(problems(TRITON_DTYPES))
     problem.assert_close(problem.run(linear_cross_entropy, backend="triton"))
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_rows_of_logits_equal_cross_entropy(data: st.DataObject) -> None:
+    problem = data.draw(problems(TRITON_DTYPES))
+    with pytest.MonkeyPatch.context() as patches:
+        take_rows_of_logits(patches)
+        problem.assert_close(problem.run(linear_cross_entropy, backend="triton"))
 
 
 def test_float64_to_nine_digits() -> None:
@@ -157,7 +189,15 @@ def test_float64_to_nine_digits() -> None:
 
 @pytest.mark.parametrize(
     ("width", "dtype"),
-    [(20, torch.float32), (100, torch.float32), (48, torch.float16), (130, torch.float16), (300, torch.float16)],
+    [
+        (20, torch.float32),
+        (100, torch.float32),
+        (48, torch.float16),
+        (130, torch.float16),
+        (300, torch.float16),
+        (600, torch.float16),
+        (200, torch.float32),
+    ],
     ids=str,
 )
 def test_tiles_of_their_real_size(width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,15 +570,6 @@ X, WEIGHT, LABELS = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2, dtype=t
             (X.double(), WEIGHT.double(), LABELS),
             {"backend": "triton"},
         ),
-        *[
-            (
-                ValueError,
-                rf"backend='triton' takes a last axis up to {limit} in {dtype}",
-                (torch.zeros(2, limit + 1, dtype=dtype), torch.zeros(5, limit + 1, dtype=dtype), LABELS),
-                {"backend": "triton"},
-            )
-            for limit, dtype in ((MAX_TRITON_WIDTH, torch.float16), (MAX_TRITON_FLOAT32_WIDTH, torch.float32))
-        ],
     ],
 )
 def test_bad_input(error: type[Exception], message: str, inputs: Any, settings: dict[str, Any]) -> None:
@@ -578,9 +609,9 @@ def unfused(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         (1000, 300, 17),  # rows that cannot be copied 16 bytes at a time; dweight is summed in parts
         (1024, 1024, 16),
         (1024, 1024, 128),
-        (1024, 1024, 200),  # float32 is left to torch
+        (1024, 1024, 200),  # in float32, rows of logits in memory
         (1024, 1024, 512),
-        (1024, 1024, 600),  # all are
+        (1000, 50304, 768),  # in all, as in a language model
     ],
 )
 def test_large_on_a_gpu(

@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rebased.bench.cells import failure
+from rebased.bench.clock import seconds_of
 from rebased.bench.contention import ContentionMeter
 from rebased.bench.lm_generate_results import GenerateBenchConfig, GenerateBenchResult, GenerateMeasurement
 from rebased.bench.threads import threads
@@ -56,7 +56,7 @@ def _measure(name: str, context: int, config: GenerateBenchConfig) -> GenerateMe
         torch.cuda.empty_cache()
     torch.manual_seed(config.seed)
     with torch.device(config.torch_device):
-        model = RebasedForCausalLM(preset(name, max_positions=context + config.max_generated)).eval()
+        model = RebasedForCausalLM(preset(name, max_positions=context + config.max_generated)).eval()  # type: ignore[no-untyped-call]
     model.to(config.torch_dtype)
     parameters = model.num_parameters()
     try:
@@ -70,13 +70,13 @@ def _timed(model: Any, name: str, context: int, parameters: int, config: Generat
     prompt = torch.randint(0, model.config.vocab_size, (config.batch_size, context), device=device)
     _generate(model, prompt[:, : min(context, 256)], None, config.new_tokens)  # compilers and recorders are done then
     _generate(model, prompt, None, 1)
-    prompt_seconds, (tokens, cache) = _clocked(partial(_generate, model, prompt, None, 1), device)
+    prompt_seconds, (tokens, cache) = seconds_of(partial(_generate, model, prompt, None, 1), device)
     held_bytes = cache.state.nbytes
     samples: list[float] = []
     for repetition in range(1 + config.repetitions):
         if repetition == 1 and device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        seconds, (tokens, cache) = _clocked(partial(_generate, model, tokens, cache, config.new_tokens), device)
+        seconds, (tokens, cache) = seconds_of(partial(_generate, model, tokens, cache, config.new_tokens), device)
         samples.append(seconds)
     timing = Timing.from_samples(samples[1:])
     return GenerateMeasurement(
@@ -98,18 +98,6 @@ def _generate(model: Any, tokens: Tensor, cache: Any, num: int) -> tuple[Tensor,
     how = GenerationConfig(max_new_tokens=num, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
     out: Any = model.generate(tokens, generation_config=how, past_key_values=cache)
     return out.sequences, out.past_key_values
-
-
-def _clocked(call: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    wait()
-    start = time.perf_counter()
-    result = call()
-    wait()
-    return time.perf_counter() - start, result
 
 
 def _with_speedup(measurement: GenerateMeasurement, first: GenerateMeasurement) -> GenerateMeasurement:

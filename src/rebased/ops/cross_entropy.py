@@ -20,12 +20,6 @@ __all__ = ["linear_cross_entropy"]
 PIECE_NUMBERS = 2**24
 """How many logits the torch backend has at a time, unless one row has more."""
 
-MAX_TRITON_WIDTH = 512
-"""A Triton program holds whole rows; "auto" leaves wider ones to torch."""
-
-MAX_TRITON_FLOAT32_WIDTH = 128
-"""The same in float32, whose products are made of three: more than this does not fit into registers."""
-
 MAX_TRITON_ROWS = 2**30
 """The Triton kernels count rows in 32 bits, and their last tile may reach beyond the last row."""
 
@@ -40,9 +34,9 @@ def linear_cross_entropy(
     again, and what it multiplies with, p or at the label p - 1, the Triton kernels round to the inputs' dtype. Results
     do not vary from run to run.
 
-    Backends: "torch" works everywhere, with `PIECE_NUMBERS` logits at a time; "triton" has only tiles of them, for a
-    GPU, W up to `MAX_TRITON_WIDTH` (`MAX_TRITON_FLOAT32_WIDTH` in float32) and not in float64; "auto" takes the latter
-    where it can. Raises ValueError (TypeError for a wrong type) that names the argument.
+    Backends: "torch" works everywhere, with `PIECE_NUMBERS` logits at a time; "triton", for a GPU and not in float64,
+    has only tiles of them, or for wide rows, as those of language models, some of torch's products at a time; "auto"
+    takes the latter where it can. Raises ValueError (TypeError for a wrong type) that names the argument.
     """
     check_floats("x", x, "N W")
     check_floats("weight", weight, "V W")
@@ -75,9 +69,6 @@ def _no_triton_for(x: Tensor) -> str | None:
     """What can be told from a traced tensor; `_runs_on_triton` checks the rest."""
     if x.dtype == torch.float64:
         return "computes in float32 and less, and x has dtype float64"
-    limit = MAX_TRITON_FLOAT32_WIDTH if x.dtype == torch.float32 else MAX_TRITON_WIDTH
-    if x.shape[-1] > limit:
-        return f"takes a last axis up to {limit} in {x.dtype}, and x has more"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A head's cross entropy: one kernel forward, one for each gradient backward."""
+"""A head's cross entropy: one kernel forward, one for each gradient backward; wide rows have another form."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from rebased.ops.triton import cross_entropy_rows
 from rebased.ops.triton.cross_entropy_kernels import (
     cross_entropy_dweight_kernel,
     cross_entropy_dx_kernel,
@@ -15,6 +16,12 @@ from rebased.ops.triton.cross_entropy_kernels import (
 )
 from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.precision import allows_tf32
+
+MAX_WIDTH = 512
+"""A program holds whole rows of x; wider ones take another form."""
+
+MAX_FLOAT32_WIDTH = 128
+"""The same in float32, whose products are made of three: more than this does not fit into registers."""
 
 ENOUGH_PROGRAMS = 264
 """Two for each multiprocessor of an H100 or H200. With fewer tiles of the table, dweight is summed in parts."""
@@ -53,6 +60,8 @@ def tile_of(kernel: str, dtype: torch.dtype, padded: int) -> Tile:
 
 def forward(x: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Losses, greatest logits, and the logarithms of sums relative to these."""
+    if _is_wide(x):
+        return cross_entropy_rows.forward(x, weight, labels)
     G, N, _ = x.shape
     call = _Call("forward", x, weight)
     tiles = triton.cdiv(N, call.tile.rows)
@@ -77,10 +86,18 @@ def backward(
     weight_grad: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x and weight, without elements where not asked for."""
+    if _is_wide(x):
+        return cross_entropy_rows.backward(
+            dlosses, x, weight, labels, peaks, log_sums, x_grad=x_grad, weight_grad=weight_grad
+        )
     of_rows = [y.contiguous() for y in (labels, peaks, log_sums)]
     dlosses = dlosses.contiguous()
     dx = _dx(dlosses, x, weight, of_rows) if x_grad else x.new_empty(0)
     return dx, _dweight(dlosses, x, weight, of_rows) if weight_grad else weight.new_empty(0)
+
+
+def _is_wide(x: Tensor) -> bool:
+    return x.shape[2] > (MAX_FLOAT32_WIDTH if x.dtype == torch.float32 else MAX_WIDTH)
 
 
 def _dx(dlosses: Tensor, x: Tensor, weight: Tensor, of_rows: list[Tensor]) -> Tensor:

@@ -1,0 +1,95 @@
+"""A bench of training language models: what is asked, and what was found, in memory and as JSON."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rebased.bench import checks
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.machine import OnMachine
+from rebased.bench.timing import Timing
+from rebased.environment import Environment
+
+__all__ = ["TrainBenchConfig", "TrainBenchResult", "TrainMeasurement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBenchConfig(OnMachine):
+    """Steps of training of several models with sequences of several lengths."""
+
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    dtype: str = "float32"
+    """Of products, by autocast; weights are float32."""
+    models: tuple[str, ...] = ("attention", "based", "rebased")
+    """Names of `rebased.hf.presets`; ratios are over the first."""
+    lengths: tuple[int, ...] = (4096, 16384, 65536)
+    """Tokens of a sequence."""
+    tokens: int = 65536
+    """Of a step, in as many sequences as that makes, at least one."""
+    compile: bool = False
+    """Whether the layers are compiled, each kind once."""
+    repetitions: int = 5
+    """Steps timed."""
+    threads: int | None = None
+    """Threads of one CPU operator; None leaves torch's setting."""
+    seed: int = 0
+    """Of weights and tokens."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, naming the field, for a value outside its domain."""
+        from rebased.hf.presets import PRESETS
+
+        checks.check_choice("device", self.device, DEVICES)
+        checks.check_choice("dtype", self.dtype, DTYPES)
+        for model in self.models:
+            checks.check_choice("models", model, tuple(PRESETS))
+        checks.check_lengths("lengths", self.lengths)
+        for name in ("tokens", "repetitions", "threads"):
+            checks.check_positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMeasurement:
+    """One model with sequences of one length: either measured, or skipped with a reason."""
+
+    model: str
+    length: int
+    batch_size: int
+    parameters: int
+    """The position table, as long as a sequence, included."""
+    timing: Timing | None = None
+    """Of a step: forward, backward, optimizer; None if skipped."""
+    tokens_per_second: float | None = None
+    """At the median."""
+    parameter_flops: float | None = None
+    """6 × parameters × tokens per second."""
+    speedup: float | None = None
+    """These tokens per second over those of the first model."""
+    peak_bytes: int | None = None
+    """Most in use at a time, weights and their moments included; None on a CPU."""
+    first_seconds: float | None = None
+    """The first step, compilation included."""
+    skipped: str | None = None
+    """Why nothing was measured; None if something was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBenchResult(Result):
+    """Everything one run found, with what was asked and where it ran."""
+
+    config: TrainBenchConfig
+    environment: Environment
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    measurements: tuple[TrainMeasurement, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TrainBenchResult":
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        parts: dict[str, Any] = {
+            "config": read_record(TrainBenchConfig, data["config"]),
+            "environment": read_record(Environment, data["environment"]),
+            "measurements": [read_timed(TrainMeasurement, entry) for entry in data["measurements"]],
+        }
+        return read_record(cls, data | parts)

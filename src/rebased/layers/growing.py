@@ -10,8 +10,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 __all__ = ["extend"]
 
 SHARE = 8
-"""Whenever memory is made, one row in so many is for more to come."""
+"""Whenever memory is made, one row in so many is for more to come, within bounds."""
 MIN_ROOM = 64
+MAX_ROOM = 1024
+"""A copy once in so many tokens costs next to nothing."""
 
 
 @dataclass
@@ -41,7 +43,7 @@ def extend(rows: Shaped[Tensor, "B S ..."], new: Shaped[Tensor, "B T ..."]) -> S
         return torch.cat([rows.to(new.dtype), new], dim=1)
     room: _Room | None = _ROOMS.get(rows)
     if room is None or not room.takes(S, new):
-        size = S + T + max(MIN_ROOM, (S + T) // SHARE)
+        size = S + T + min(max(MIN_ROOM, (S + T) // SHARE), MAX_ROOM)
         room = _Room(new.new_empty(new.shape[0], size, *new.shape[2:]), S)
         room.buffer[:, :S] = rows
     room.buffer[:, S : S + T] = new

@@ -53,10 +53,19 @@ def softmax_weights(
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """For q (B, H, P, D), k and v (B, Hk, S, D) and a mask (1 or B, 1, P, S)."""
     grouped = q.shape[1] != k.shape[1]
+    backends = None
     if _vmap_is_left():
-        with sdpa_kernel(SDPBackend.MATH):
+        backends = [SDPBackend.MATH]
+    elif q.is_cuda and mask is None and q.shape[2] != k.shape[2]:
+        backends = _BACKENDS_OF_STEPS
+    if backends is not None:
+        with sdpa_kernel(backends):
             return scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
     return scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
+
+
+_BACKENDS_OF_STEPS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Of a token generated: not cuDNN, which makes a plan for every number of keys that it has not seen yet."""
 
 
 def _vmap_is_left() -> bool:

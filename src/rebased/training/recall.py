@@ -16,6 +16,7 @@ from rebased.tasks import TASKS, Examples
 __all__ = ["DTYPES", "RecallConfig"]
 
 DTYPES = ("float32", "bfloat16", "float64")
+_CAN_BE_MADE: set[str] = set()
 RESERVED_OPTIONS = ("num_examples", "seq_len", "vocab_size", "seed", "first_example", "device")
 
 
@@ -90,8 +91,16 @@ class RecallConfig:
         for name, choices in (("stack", STACKS), ("task", TASKS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; there are {', '.join(choices)}")
-        self.model()
-        self.test_set(num_examples=1)
+        self._check_that_it_can_be_made()
+
+    def _check_that_it_can_be_made(self) -> None:
+        """Thousands of runs of a grid are alike in this; that one of them is fine is found out once."""
+        names = ("stack", "d_model", "seq_len", "vocab_size", "task", "task_options", "model_options")
+        what = repr([getattr(self, name) for name in names])
+        if what not in _CAN_BE_MADE:
+            self.model()
+            self.test_set(num_examples=1)
+            _CAN_BE_MADE.add(what)
 
     def model(self) -> ModelConfig:
         sizes = {"d_model": self.d_model, "seq_len": self.seq_len, "vocab_size": self.vocab_size}

@@ -1,0 +1,107 @@
+"""`rebased bench lm`: what it prints, writes and refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rebased.bench.lm_generate_results import GenerateBenchResult
+from rebased.bench.lm_train_results import TrainBenchResult
+from rebased.cli import bench_lm
+from rebased.cli.app import app
+from rebased.hf import presets
+
+LM = ["bench", "lm", "--models=tiny-attention,tiny", "--threads=1", "--repetitions=1"]
+GENERATE = [*LM, "--generate", "--lengths=8,20", "--batch-size=2", "--new-tokens=3"]
+TRAIN = [*LM, "--train", "--lengths=8,16", "--tokens=32"]
+
+
+@pytest.fixture(autouse=True)
+def _tiny_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    for name, mixers in (("tiny-attention", ["attention"] * 2), ("tiny", ["short_conv", "rebased"])):
+        monkeypatch.setitem(presets.PRESETS, name, sizes | {"layer_types": mixers})
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, terminal_width=200)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_generates(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "lm.json"
+    lines = run(*GENERATE, "--out", str(out)).splitlines()
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        ["8", "tiny-attention"],
+        ["8", "tiny"],
+        ["20", "tiny-attention"],
+        ["20", "tiny"],
+    ]
+    result = GenerateBenchResult.from_json(json.loads(out.read_text()))
+    short, ours, long, ours_later = result.measurements
+    assert short.speedup == long.speedup == 1
+    assert short.timing is not None
+    assert short.tokens_per_second == pytest.approx(2 * 3 / short.timing.median_seconds)
+    # Two layers, of two sequences: keys and values of 16 float32, and the counts of tokens.
+    assert [each.held_bytes for each in (short, long)] == [2 * 2 * (2 * 16 * 4 * S + 8) for S in (8, 20)]
+    assert ours.held_bytes == ours_later.held_bytes
+
+
+def test_trains(tmp_path: Path) -> None:
+    out = tmp_path / "lm.json"
+    output = run(*TRAIN, "--out", str(out))
+    assert "32 tokens a step, float32, not compiled" in output
+    result = TrainBenchResult.from_json(json.loads(out.read_text()))
+    assert [(each.model, each.length, each.batch_size) for each in result.measurements] == [
+        ("tiny-attention", 8, 4),
+        ("tiny", 8, 4),
+        ("tiny-attention", 16, 2),
+        ("tiny", 16, 2),
+    ]
+    for each in result.measurements:
+        assert each.timing is not None
+        assert each.tokens_per_second == pytest.approx(32 / each.timing.median_seconds)
+        assert each.parameter_flops == pytest.approx(6 * each.parameters * each.tokens_per_second)
+    first, _, longer, _ = result.measurements
+    assert longer.parameters - first.parameters == 8 * 16  # the position table
+
+
+def test_what_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, failing = torch.optim.AdamW, list[int]()
+
+    def fail(*inputs: Any, **options: Any) -> Any:
+        failing.append(1)
+        if len(failing) == 2:
+            raise RuntimeError("no room")
+        return original(*inputs, **options)
+
+    monkeypatch.setattr(torch.optim, "AdamW", fail)
+    output = run(*TRAIN)
+    assert "tiny skipped at 8: RuntimeError: no room" in output
+    assert len(failing) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (LM, "give --generate or --train"),
+        ([*GENERATE, "--train"], "give --generate or --train"),
+        ([*GENERATE, "--models", "gpt"], "models: 'gpt' is unknown"),
+        ([*GENERATE, "--lengths", "8,many"], "lengths: '8,many' is not a list"),
+        ([*GENERATE, "--new-tokens", "0"], "new_tokens: 0"),
+        ([*TRAIN, "--lengths", "0"], "lengths"),
+        ([*TRAIN, "--tokens", "0"], "tokens: 0"),
+        ([*TRAIN, "--device", "cuda"], "torch sees no CUDA device"),
+    ],
+)
+def test_bad_values_end_before_any_work(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("run_generate_bench", "run_train_bench"):
+        monkeypatch.setattr(bench_lm, name, lambda *_, **__: pytest.fail("work was begun"))
+    result = CliRunner().invoke(app, arguments, terminal_width=200)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())

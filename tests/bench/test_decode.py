@@ -10,9 +10,9 @@ import torch
 from rebased.bench import decode
 from rebased.bench.decode import run_decode_bench
 from rebased.bench.decode_results import DecodeBenchConfig, DecodeBenchResult
-from rebased.bench.graphs import record
 from rebased.bench.timing import Timing
 from rebased.bench.verify import WrongBackendError
+from rebased.replay import Replay
 
 
 def tiny(**changes: Any) -> DecodeBenchConfig:
@@ -124,7 +124,7 @@ def test_json_round_trip(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_recorded_steps_do_the_same() -> None:
     state = torch.zeros((), device="cuda")
-    replay = record(lambda: state.add_(1), torch.device("cuda"))
+    replay = Replay(lambda: state.add_(1), torch.device("cuda"))
     before = int(state)
     replay()
     replay()

@@ -12,7 +12,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 CONSTANT = [name for name in MIXER_NAMES if name not in ("attention", "hyena")]
 
 
-def record(run: Callable[[], None]) -> Callable[[], None]:
+def record(run: Callable[[], None], _: torch.device) -> Callable[[], None]:
     run()  # as a graph does before it is recorded
     return run
 

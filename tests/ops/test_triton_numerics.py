@@ -49,12 +49,9 @@ DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if NATIVE else [])]  
 
 
 @pytest.mark.usefixtures("interpretable")
-@given(
-    case=cases(max_len=100, max_feature_dim=18, kernels=POLYNOMIALS),
-    dtype=st.sampled_from(DTYPES),
-    directly=st.booleans(),
-)
-@settings(max_examples=60)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(case=cases(max_len=100, max_feature_dim=18, kernels=POLYNOMIALS), directly=st.booleans())
+@settings(max_examples=20)
 def test_equals_the_reference(case: Case, dtype: torch.dtype, directly: bool) -> None:
     """Outputs, states and all gradients; packings, masks, positions, grouped heads and states among the cases."""
     plan._make_plan.cache_clear()

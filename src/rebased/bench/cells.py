@@ -5,12 +5,12 @@ import torch
 from rebased.bench.accuracy import Accuracy, measure_accuracy
 from rebased.bench.candidates import Attend, Inputs, build_attend, build_call, build_inputs
 from rebased.bench.config import OpsBenchConfig
-from rebased.bench.graphs import record
 from rebased.bench.memory import peak_memory
 from rebased.bench.peers import PeerUnavailableError
 from rebased.bench.results import Measurement
 from rebased.bench.timing import time_call, time_launch
 from rebased.bench.verify import WrongBackendError, check_errors
+from rebased.replay import Replay
 
 __all__ = ["failure", "measure_candidate"]
 
@@ -70,7 +70,7 @@ def _measure(candidate: str, attend: Attend, inputs: Inputs, passes: str, config
         peak_bytes = peak_memory(call, device=config.torch_device)
         launch_seconds = time_launch(call) if config.device == "cuda" else None
         timing = time_call(
-            record(call, config.torch_device) if config.graphs else call,
+            Replay(call, config.torch_device) if config.graphs else call,
             device=config.torch_device,
             warmup=0,
             min_repetitions=config.min_repetitions,

@@ -11,13 +11,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from rebased.bench.cells import failure
 from rebased.bench.contention import ContentionMeter
 from rebased.bench.decode_results import DecodeBenchConfig, DecodeBenchResult, DecodeMeasurement
-from rebased.bench.graphs import record
 from rebased.bench.threads import threads
 from rebased.bench.timing import time_call
 from rebased.bench.verify import check_step
 from rebased.environment import describe_environment
 from rebased.kernels import REBASED
 from rebased.ops import initial_state, kernel_attention_step
+from rebased.replay import Replay
 
 __all__ = ["run_decode_bench"]
 
@@ -69,7 +69,7 @@ def _measure(
     try:
         step, held_bytes = build(context, config)
         timing = time_call(
-            record(step, config.torch_device) if config.graphs else step,
+            Replay(step, config.torch_device) if config.graphs else step,
             device=config.torch_device,
             min_repetitions=config.min_repetitions,
             min_seconds=config.min_seconds,

@@ -11,7 +11,6 @@ import torch
 
 from rebased.bench.cells import failure
 from rebased.bench.contention import ContentionMeter
-from rebased.bench.graphs import record
 from rebased.bench.memory import peak_memory
 from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult, MixerMeasurement
 from rebased.bench.threads import threads
@@ -19,6 +18,7 @@ from rebased.bench.timing import time_call
 from rebased.bench.verify import WrongBackendError, relative_rms_error
 from rebased.environment import describe_environment
 from rebased.layers import MIXERS, Mixer
+from rebased.replay import Replay
 
 __all__ = ["run_mixer_bench"]
 
@@ -58,7 +58,7 @@ def _measure(name: str, length: int, config: MixerBenchConfig) -> MixerMeasureme
         rounding = _check(mixer, length, config)
         peak = peak_memory(call, device=device)
         timing = time_call(
-            record(call, device) if config.device == "cuda" else call,
+            Replay(call, device) if config.device == "cuda" else call,
             device=device,
             min_repetitions=config.min_repetitions,
             min_seconds=config.min_seconds,

@@ -11,19 +11,18 @@ from torch.utils import _pytree
 
 from rebased.layers import KernelAttention
 from rebased.models import LanguageModel, ModelState
+from rebased.replay import Replay
 
 __all__ = ["Decoder", "has_constant_state"]
 
-WARMUP_CALLS = 2
-
-Recorder = Callable[[Callable[[], None]], Callable[[], None]]
+Recorder = Callable[[Callable[[], None], torch.device], Callable[[], None]]
 """Makes of a function without arguments one that does the same to the same memory."""
 
 
 class Decoder:
     """Steps of a batch, in memory that stays where it is."""
 
-    def __init__(self, body: LanguageModel, head: nn.Linear, state: ModelState, record: Recorder | None = None) -> None:
+    def __init__(self, body: LanguageModel, head: nn.Linear, state: ModelState, record: Recorder = Replay) -> None:
         """``state`` gives sizes; what it holds is not changed."""
         self._tokens = torch.zeros(state.batch_size, 1, dtype=torch.int64, device=state.count.device)
         self.state: ModelState = _pytree.tree_map(torch.clone, state)
@@ -40,7 +39,7 @@ class Decoder:
                 self._logits = torch.empty_like(logits)
             self._logits.copy_(logits)
 
-        self._run = (record or record_graph)(run)
+        self._run = record(run, self._tokens.device)
 
     def belong_to(self, cache: Any) -> None:
         """Others whose state this has been so far get one of their own, before it is overwritten."""
@@ -62,19 +61,6 @@ class Decoder:
 def has_constant_state(body: LanguageModel) -> bool:
     """Whether a step leaves the sizes of states as they are, so that it can be recorded."""
     return all(block.mixer.state_bytes(2) == block.mixer.state_bytes(1) for block in body.blocks)
-
-
-def record_graph(run: Callable[[], None]) -> Callable[[], None]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARMUP_CALLS):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 @contextmanager

@@ -1,15 +1,12 @@
-"""A computation on a GPU recorded once and played again: nothing is launched, or checked, by Python any more."""
+"""A function of tensors, recorded once and replayed for others of the same shapes."""
 
-import gc
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
-__all__ = ["RecordedCall"]
+from rebased.replay import Replay
 
-WARMUP_CALLS = 2
-"""Compilers, and libraries that choose among their kernels, are done with it after the first."""
+__all__ = ["RecordedCall"]
 
 
 class RecordedCall:
@@ -20,23 +17,9 @@ class RecordedCall:
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         self._inputs = [x.clone() for x in inputs]
-        device = self._inputs[0].device
-        with torch.cuda.device(device):
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(WARMUP_CALLS):
-                    function(*self._inputs)
-            torch.cuda.current_stream().wait_stream(stream)
-            torch.cuda.synchronize()
-            gc.collect()  # an old graph found during the recording would spoil it
-            torch.cuda.empty_cache()  # a graph has memory of its own
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._outputs = function(*self._inputs)
+        self._replay = Replay(lambda: function(*self._inputs), self._inputs[0].device)
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         for own, x in zip(self._inputs, inputs, strict=True):
             own.copy_(x)
-        self._graph.replay()
-        return self._outputs
+        return self._replay()

@@ -1,0 +1,42 @@
+"""A computation on a GPU recorded once as a CUDA graph and played again: nothing is launched, or checked, by Python."""
+
+import gc
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+__all__ = ["Replay"]
+
+WARMUP_CALLS = 2
+"""Compilers, and libraries that choose among their kernels, are done with it after the first."""
+
+T = TypeVar("T")
+
+
+class Replay(Generic[T]):
+    """Does what ``function()`` did when it was recorded, to the same memory; what it returned is overwritten.
+
+    Tensors that the function reads must stay where they are. RuntimeError if it waits for the device or copies from
+    the host, which no graph can hold.
+    """
+
+    def __init__(self, function: Callable[[], T], device: torch.device) -> None:
+        self._function = function  # keeps alive what it works on
+        with torch.cuda.device(device):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(WARMUP_CALLS):
+                    function()
+            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.synchronize()
+            gc.collect()  # an old graph found during the recording would spoil it
+            torch.cuda.empty_cache()  # a graph has memory of its own
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._result = function()
+
+    def __call__(self) -> T:
+        self._graph.replay()
+        return self._result

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import rebased
+import rebased.corpora
 import rebased.kernels
 import rebased.layers
 import rebased.models
@@ -205,6 +206,17 @@ def test_public_names() -> None:
         "ShortConv",
         "pick",
     ]
+    assert rebased.corpora.__all__ == [
+        "Corpus",
+        "Documents",
+        "Progress",
+        "Split",
+        "Windows",
+        "byte_tokenizer",
+        "hash_tokenizer",
+        "open_corpus",
+        "prepare",
+    ]
     assert rebased.runs.__all__ == [
         "Run",
         "find_runs",
@@ -231,7 +243,7 @@ def test_public_names() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [rebased, rebased.ops, rebased.kernels, rebased.layers, rebased.models, rebased.runs],
+    [rebased, rebased.corpora, rebased.ops, rebased.kernels, rebased.layers, rebased.models, rebased.runs],
     ids=lambda module: module.__name__,
 )
 def test_public_names_exist(module: object) -> None:
@@ -253,14 +265,15 @@ def test_citation_can_be_cited() -> None:
 
 # ---- Imports go one way: each room may use those before it in the chain ----
 
-CHAIN = ["monomials", "kernels", "ops", "layers", "rebased", "models", "hf", "training"]
+CHAIN = ["replay", "monomials", "kernels", "ops", "layers", "rebased", "models", "hf", "training"]
 """From the ground up; "rebased" is the package's own ``__init__``, which re-exports kernels, ops and layers."""
 MAY_IMPORT = {room: set(CHAIN[:index]) for index, room in enumerate(CHAIN)}
 MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] = set()
+MAY_IMPORT["corpora"] = {"runs"}
 MAY_IMPORT["environment"] = {"rebased"}
-MAY_IMPORT["analysis"] = MAY_IMPORT["hf"] | {"runs"}
-MAY_IMPORT["training"] = MAY_IMPORT["training"] | {"tasks", "runs", "environment"}
-MAY_IMPORT["paper"] = MAY_IMPORT["bench"] = {*CHAIN, "tasks", "runs", "environment", "analysis"}
+MAY_IMPORT["analysis"] = MAY_IMPORT["hf"] | {"hf", "runs", "corpora"}
+MAY_IMPORT["training"] = MAY_IMPORT["training"] | {"tasks", "runs", "corpora", "environment"}
+MAY_IMPORT["paper"] = MAY_IMPORT["bench"] = {*CHAIN, "tasks", "runs", "corpora", "environment", "analysis"}
 MAY_IMPORT["cli"] = MAY_IMPORT["paper"] | {"paper", "bench"}
 
 
@@ -316,6 +329,7 @@ def test_imports_go_one_way() -> None:
         pytest.param("__init__.py", "from . import models", ["__init__.py:1 imports models"], id="in the package"),
         pytest.param("bench/a.py", "from rebased.paper import b", ["bench/a.py:1 imports paper"], id="neighbours"),
         pytest.param("tasks/a.py", "from rebased.kernels import b", ["tasks/a.py:1 imports kernels"], id="tasks"),
+        pytest.param("corpora/a.py", "import rebased.tasks", ["corpora/a.py:1 imports tasks"], id="corpora"),
         pytest.param("training/a.py", "import rebased.analysis", ["training/a.py:1 imports analysis"], id="analysis"),
         pytest.param("misc/a.py", "", ["misc/a.py is in no room"], id="no room"),
         pytest.param("ops/a.py", "from rebased.ops.b import c\nfrom . import d", [], id="fine: its own room"),

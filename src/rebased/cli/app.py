@@ -6,6 +6,7 @@ import typer
 
 from rebased import __version__
 from rebased.cli.bench import bench_app
+from rebased.cli.data import data_app
 from rebased.cli.lm import lm_app
 from rebased.cli.mqar import mqar
 from rebased.cli.paper import paper_app
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 app.add_typer(paper_app, name="paper")
+app.add_typer(data_app, name="data")
 app.add_typer(lm_app, name="lm")
 app.command("quickstart")(quickstart)
 app.command("mqar")(mqar)

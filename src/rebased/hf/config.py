@@ -41,6 +41,7 @@ class RebasedConfig(PretrainedConfig):
         initializer_range: float = 0.02,
         use_cache: bool = True,
         tie_word_embeddings: bool = True,
+        fused_loss: bool = False,
         **kwargs: Any,
     ) -> None:
         """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`; convolution and ReBased in turn.
@@ -48,6 +49,7 @@ class RebasedConfig(PretrainedConfig):
         They are saved as ``mixers``: transformers has layer types of its own, and refuses a file with others.
         ``layer_options``: arguments of mixers, by name, beside what the other fields say (heads, feature_dim, lengths).
         ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
+        ``fused_loss``: in training, the loss is computed without the logits, and none are returned.
         ValueError, naming the field, for what no model can be.
         """
         self.vocab_size = vocab_size
@@ -64,6 +66,7 @@ class RebasedConfig(PretrainedConfig):
         self.residual_dropout = residual_dropout
         self.initializer_range = initializer_range
         self.use_cache = use_cache
+        self.fused_loss = fused_loss
         if not tie_word_embeddings:
             raise ValueError("tie_word_embeddings=False is not supported: the head shares the embeddings' weights")
         super().__init__(**kwargs | {"tie_word_embeddings": True, "auto_map": AUTO_MAP})

@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from rebased.hf.cache import RebasedCache
 from rebased.hf.config import RebasedConfig
 from rebased.hf.decoder import Decoder, has_constant_state
+from rebased.hf.fused_loss import fused_causal_loss
 from rebased.hf.packing import borders_of
 from rebased.models import LanguageModel
 
@@ -154,6 +155,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         self.model = RebasedModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self._decoder: tuple[Any, Decoder] | None = None
+        self._state_is_constant: bool | None = None
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -186,6 +188,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         """``labels``: as input_ids, -100 where nothing is to be said; shifted here, as everywhere in transformers.
 
         ``logits_to_keep``: so many of the last positions, or these themselves; 0 is all. Others are not computed.
+        In training, with labels and ``config.fused_loss``, there are no logits: None in their place.
         """
         given = input_ids if input_ids is not None else inputs_embeds
         if labels is None and not output_hidden_states and self._can_replay(input_ids, past_key_values):
@@ -204,14 +207,22 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
-        logits = self.lm_head(out.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
+        loss: Any = None
+        logits = None
+        if labels is not None and self._fuses_loss():
+            loss = fused_causal_loss(out.last_hidden_state, self.lm_head.weight, labels, **kwargs)
+        else:
+            logits = self.lm_head(out.last_hidden_state)
+            if labels is not None:
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
         result = CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=out.hidden_states
         )
         return result if _wants_dict(return_dict, self.config) else result.to_tuple()
+
+    def _fuses_loss(self) -> bool:
+        """A head that others have put something around, as adapters do, is more than its weight."""
+        return self.training and self.config.fused_loss and type(self.lm_head) is nn.Linear
 
     def _can_replay(self, tokens: Tensor | None, cache: RebasedCache | None) -> bool:
         """Whether to decode by a graph: on a GPU, after some steps, where the state is of constant size.
@@ -229,8 +240,14 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
             and not _is_capturing(tokens)
-            and has_constant_state(self.model.backbone)
+            and self._has_constant_state()
         )
+
+    def _has_constant_state(self) -> bool:
+        """Asked at every token, and found out once: it takes longer than all else that Python does for one."""
+        if self._state_is_constant is None:
+            self._state_is_constant = has_constant_state(self.model.backbone)
+        return self._state_is_constant
 
     def _replay(self, tokens: Any, cache: Any) -> Any:
         key = cache.state.batch_size, self.lm_head.weight.data_ptr(), self.lm_head.weight.dtype

@@ -1,9 +1,12 @@
 """Table 2: perplexity of language models, all tokens, those that recall (AR) and the others.
 
-Results are files ``lm/<name>.json`` in the folder of all results, one for each model and seed::
+Results are files ``lm/<name>.json`` in the folder of all results, one for each model and seed, as `rebased lm eval
+--out` writes them::
 
     {"model": "rebased", "seed": 1, "parameters": …, "tokens": …, "corpus": "…", "ar_fraction": …,
-     "perplexity": {"all": …, "ar": …, "non_ar": …}}
+     "perplexity": {"all": …, "ar": …, "non_ar": …}, …}
+
+``model``, ``seed`` and ``tokens`` are null for a model that says nothing of its training.
 """
 
 import json
@@ -47,19 +50,29 @@ def present(data: Data) -> Section:
         )
     else:
         parts.append("No language model has been trained yet: what is here is the paper's.")
+    by_model: dict[str, list[Data]] = {}
+    for run in runs:
+        by_model.setdefault(run["model"] or "unknown", []).append(run)
     rows: list[list[Cell | str]] = []
     for model, name in _NAMES.items():
-        mine = [run for run in runs if run["model"] == model]
-        if mine:
-            rows.append([name, f"{mine[0]['tokens']:,}", *(_mean(mine, kind) for kind in _KINDS)])
+        if model in by_model:
+            rows.append(_row(name, by_model.pop(model)))
         quoted = (f"{value:.2f}" for value in TABLE_2[model])
         rows.append([Cell(each, "faint") for each in (f"{name}, the paper's", "", *quoted)])
+    rows += [_row(model, others) for model, others in by_model.items()]
     parts.append(Table.of("perplexity", ("model", "tokens", "all", "AR", "non-AR"), rows))
     return Section("Table 2: language models", tuple(parts))
 
 
+def _row(name: str, runs: Sequence[Data]) -> list[Cell | str]:
+    tokens = runs[0]["tokens"]
+    return [name, "unknown" if tokens is None else f"{tokens:,}", *(_mean(runs, kind) for kind in _KINDS)]
+
+
 def _mean(runs: Sequence[Data], kind: str) -> str:
-    values = [run["perplexity"][kind] for run in runs]
+    values = [run["perplexity"][kind] for run in runs if run["perplexity"][kind] is not None]
+    if not values:  # as where no token recurs
+        return "—"
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread}"
 

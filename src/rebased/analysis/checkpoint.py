@@ -1,0 +1,83 @@
+"""A language model on disk: weights and configuration as transformers saves them, and what is known of its training."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TRAINING", "Checkpoint", "load_checkpoint"]
+
+TRAINING = "training.json"
+"""What training writes beside the weights."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    model: Any
+    """Of `AutoModelForCausalLM`, in evaluation mode."""
+    tokenizer: Any | None
+    """None where none was saved beside the weights."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """The content of `TRAINING`; empty where there is none."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Shared ones count once."""
+        return sum(x.numel() for x in self.model.parameters())
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest text it takes; None where nothing limits it."""
+        config = self.model.config
+        is_unlimited = config.model_type == "rebased" and config.position_embedding_type == "none"
+        return None if is_unlimited else getattr(config, "max_position_embeddings", None)
+
+    @property
+    def usual_length(self) -> int | None:
+        """The length of text that it was trained with, or else made for; None where nothing says so.
+
+        Positions that a model has but never saw in training would only add noise.
+        """
+        trained = self.training.get("config", {}).get("seq_len")
+        return trained or getattr(self.model.config, "max_position_embeddings", None)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Weights are float32, whatever they were saved in. ValueError, naming the folder, for what is none or broken."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import rebased.hf  # noqa: F401  # its classes are found from now on
+
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+        has_tokenizer = any((folder / name).exists() for name in _TOKENIZER_FILES)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise ValueError(f"{folder} is no checkpoint that can be loaded: {error}") from error
+    model, found = loaded
+    wrong = [name for kind in ("missing_keys", "mismatched_keys") for name in found[kind]]
+    if wrong:  # transformers would go on with random weights in their places
+        raise ValueError(
+            f"{folder} lacks weights of its model, or has them in other shapes: {', '.join(map(str, wrong))}"
+        )
+    return Checkpoint(model=model.eval(), tokenizer=tokenizer, training=_read_training(folder / TRAINING))
+
+
+def _read_training(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return values

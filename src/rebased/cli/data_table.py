@@ -1,0 +1,36 @@
+"""A corpus as a table: a row for each split, and for each of its sets."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rebased.cli.numbers import ABSENT
+from rebased.corpora import Corpus
+from rebased.corpora.counts import SetCount, count_by_set
+from rebased.corpora.manifest import SPLITS
+
+__all__ = ["print_corpus"]
+
+
+def print_corpus(corpus: Corpus, console: Console) -> None:
+    """Print the table, and which corpus it is of."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("split", "set"):
+        table.add_column(name, no_wrap=True)
+    for name in ("tokens", "documents", "bytes", "bytes per token"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in SPLITS:
+        split = corpus.split(name)
+        counts = count_by_set(split)
+        table.add_row(name, "all", *_cells(SetCount("all", split.num_documents, split.num_tokens, split.num_bytes)))
+        if len(counts) > 1:
+            for count in counts:
+                table.add_row("", Text(count.set), *_cells(count))
+    console.print(table)
+    told = f"{corpus.folder}: {corpus.vocab_size:,} tokens in the vocabulary, {corpus.manifest.dtype}; tokenizer "
+    console.print(Text(told + corpus.tokenizer_hash[:12]), soft_wrap=True)
+
+
+def _cells(count: SetCount) -> tuple[str, ...]:
+    ratio = f"{count.bytes / count.tokens:.2f}" if count.tokens else ABSENT
+    return f"{count.tokens:,}", f"{count.documents:,}", f"{count.bytes:,}", ratio

@@ -1,0 +1,114 @@
+"""`rebased lm demo`: a language model from text to sample, in some minutes on any machine.
+
+Example: ``rebased lm demo --out demo``
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.lm_generate import generate
+from rebased.cli.lm_train import run_training
+from rebased.training.devices import DEVICES, choose_device, current
+from rebased.training.language.config import LanguageRunConfig, RunOptions
+
+if TYPE_CHECKING:
+    from rebased.corpora import Corpus
+
+__all__ = ["demo"]
+
+STEPS = 500
+SEQ_LEN = 256
+BATCH_SIZE = 8
+PROMPT = '    """Return the '
+EVALUATED_WINDOWS = 64
+NEW_TOKENS = 200
+
+
+def demo(
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the corpus, the run and the model.")],
+    steps: Annotated[int, typer.Option(min=2, help="Of training: more of them write better Python.")] = STEPS,
+    seed: Annotated[int, typer.Option(help="Of the training.")] = 0,
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES[:3])}.")] = "auto",
+) -> None:
+    """Train a small ReBased model on the bytes of Python's own library, evaluate it, and let it write.
+
+    Stopped or killed, the same command goes on.
+    """
+    try:
+        place = choose_device(device)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    make_folder(out)
+    _hide_bars()
+    begun = time.monotonic()
+    corpus = _prepare(out / "corpus")
+    print(f"{corpus.split('train').num_tokens:,} bytes of Python in {corpus.folder}")
+    model = out / "model"
+    config = LanguageRunConfig(
+        model="rebased-small",
+        seq_len=SEQ_LEN,
+        batch_size=BATCH_SIZE,
+        steps=steps,
+        warmup_steps=min(30, steps // 5),
+        learning_rate=4e-3,
+        seed=seed,
+        dtype="float32" if place == "cpu" else "bf16",
+    )
+    options = RunOptions(device=place, checkpoint_every=100, eval_every=100, eval_sequences=32)
+    facts = run_training(config, corpus.folder, model, options, log_every=10)
+    _evaluate(model, corpus, place)
+    generate(model, PROMPT, max_new_tokens=NEW_TOKENS, temperature=0.7, top_p=0.9, seed=seed, device=place)
+    print(_told(facts, model, time.monotonic() - begun))
+
+
+def _hide_bars() -> None:
+    """Those of loading a model, which is read in a moment."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _prepare(folder: Path) -> "Corpus":
+    from rebased.corpora import prepare
+
+    try:
+        with make_console(stderr=True).status("reading Python's library"):
+            return prepare(["python"], folder, tokenizer="bytes")
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from here")
+    except (ImportError, ValueError, OSError) as error:
+        fail(error)
+
+
+def _evaluate(model: Path, corpus: "Corpus", device: str) -> None:
+    from rebased.analysis.checkpoint import load_checkpoint
+    from rebased.analysis.evaluation import EvaluationConfig
+    from rebased.analysis.perplexity import evaluate
+    from rebased.cli.evaluation_table import print_evaluation
+
+    config = EvaluationConfig(length=SEQ_LEN, max_windows=EVALUATED_WINDOWS)
+    try:
+        with current(device), make_console(stderr=True).status("evaluating"):
+            found = evaluate(load_checkpoint(model), corpus, config, device=device)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from here")
+    except (ImportError, ValueError, RuntimeError, OSError) as error:
+        fail(error)
+    print_evaluation(found, corpus.name, make_console())
+
+
+def _told(facts: dict[str, Any], model: Path, seconds: float) -> str:
+    from rebased.training.language.metrics import read_metrics
+
+    lines = read_metrics(model)
+    speeds = sorted(line["tokens_per_second"] for line in lines)
+    return (
+        f"{facts['parameters']:,} parameters, {facts['tokens']:,} bytes read in {facts['steps']} steps: loss "
+        f"{lines[0]['loss']:.2f} to {facts['loss']:.2f}, on text it never saw {facts['validation_loss']:.2f}; "
+        f"{speeds[len(speeds) // 2]:,.0f} tokens/s, {seconds:.0f} s in all\n"
+        f'the model is in {model}; to hear more: rebased lm generate {model} "import " --temperature 0.7'
+    )

@@ -1,0 +1,90 @@
+"""A language model's training as it goes: a bar on a terminal, lines elsewhere."""
+
+import contextlib
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rebased.cli.console import make_console
+from rebased.training.language.metrics import StepRecord
+from rebased.training.language.train import Report, Started
+
+__all__ = ["describe_step", "training_progress"]
+
+
+def training_progress(log_every: int) -> contextlib.AbstractContextManager[Report]:
+    """On stderr. ``log_every``: steps between two lines; the first, the last and those with a validation loss show."""
+    console = make_console(stderr=True)
+    return _Bar(console) if console.is_terminal else contextlib.nullcontext(_Lines(console, log_every))
+
+
+def describe_start(event: Started) -> str:
+    begins = "begins" if event.step == 0 else f"goes on after step {event.step}"
+    where = event.device if event.processes == 1 else f"{event.processes} × {event.device.partition(':')[0]}"
+    parts = f"{event.layout.accumulation} × {event.layout.micro_batch} sequences a step"
+    return f"{begins}: {event.parameters:,} parameters on {where}, {parts}"
+
+
+def describe_step(record: StepRecord) -> str:
+    shown = f"loss {record.loss:.4f}"
+    if record.validation_loss is not None:
+        shown += f", validation {record.validation_loss:.4f}"
+    shown += f", {record.tokens_per_second:,.0f} tokens/s"
+    return shown if record.mfu is None else f"{shown}, MFU {record.mfu:.1%}"
+
+
+class _Lines:
+    """Callable with events."""
+
+    def __init__(self, console: Console, log_every: int) -> None:
+        self._console = console
+        self._log_every = log_every
+        self._started: Started | None = None
+        self._since = time.monotonic()
+
+    def __call__(self, event: Started | StepRecord) -> None:
+        if isinstance(event, Started):
+            self._started, self._since = event, time.monotonic()
+            self._say(describe_start(event))
+            return
+        assert self._started is not None
+        is_edge = event.step in (self._started.step + 1, self._started.steps)
+        if is_edge or event.validation_loss is not None or event.step % self._log_every == 0:
+            self._say(f"step {event.step}/{self._started.steps}, {self._left(event)} left, {describe_step(event)}")
+
+    def _left(self, record: StepRecord) -> str:
+        assert self._started is not None
+        made = record.step - self._started.step
+        seconds = round((time.monotonic() - self._since) / made * (self._started.steps - record.step))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Bar:
+    """Callable with events, within its context."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, TextColumn("{task.description}"), console=console)
+        self._console = console
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Started | StepRecord) -> None:
+        if isinstance(event, Started):
+            self._console.print(describe_start(event), markup=False, highlight=False)
+            self._task = self._progress.add_task("", total=event.steps, completed=event.step)
+        else:
+            self._progress.update(self._task, completed=event.step, description=describe_step(event))

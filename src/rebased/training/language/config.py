@@ -1,0 +1,119 @@
+"""What a run is, and how it is run."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["DTYPES", "LanguageRunConfig", "RunOptions", "steps_for"]
+
+DTYPES = ("bf16", "float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRunConfig:
+    """What decides a run's losses, beside the corpus. The defaults are the paper's recipe.
+
+    The schedule after warm-up is not published; ours is a cosine to a tenth.
+    """
+
+    model: str = "rebased"
+    """A name of `rebased.hf.PRESETS`."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of `rebased.hf.RebasedConfig` that differ from the preset's."""
+    seq_len: int = 4096
+    batch_size: int = 1024
+    """Sequences of a step, over all devices and micro-batches."""
+    steps: int = 20_000
+    learning_rate: float = 1e-3
+    """After warm-up."""
+    final_learning_rate: float = 0.1
+    """What the cosine ends at, as a fraction of `learning_rate`."""
+    warmup_steps: int = 200
+    weight_decay: float = 0.1
+    """Of embeddings and weights that multiply; not of biases, norms, γ, β and a mixer's other parameters."""
+    clip: float = 1.0
+    """The largest norm of all gradients; 0 leaves them as they are."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    seed: int = 0
+    """Of the weights at the start, the order of the data, and dropout."""
+    dtype: str = "bf16"
+    """What products are computed in; weights and their gradients are float32 with either."""
+    crossing: bool = True
+    """Whether a sequence may run on into the next document, as if it were one text."""
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "batch_size", "steps"):
+            _check_integer(name, getattr(self, name), least=1)
+        if self.seq_len < 2:
+            raise ValueError("seq_len=1 leaves nothing to predict; it must be 2 or more")
+        for name in ("warmup_steps", "seed"):
+            _check_integer(name, getattr(self, name), least=0)
+        for name in ("learning_rate", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0 or (name == "learning_rate" and value == 0):
+                raise ValueError(
+                    f"{name}={value} must be finite and {'positive' if name[0] == 'l' else 'not negative'}"
+                )
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be from 0 to below 1")
+        if not 0 <= self.final_learning_rate <= 1:
+            raise ValueError(f"final_learning_rate={self.final_learning_rate} is a fraction; it must be from 0 to 1")
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps={self.warmup_steps} must be less than steps={self.steps}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {' or '.join(DTYPES)}")
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.seq_len
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is run. All of it may change when a run is gone on with: losses then differ by rounding, if at all."""
+
+    device: str = "auto"
+    micro_batch: int | None = None
+    """Sequences at a time on one device; by default as many as have `MICRO_BATCH_TOKENS`."""
+    compile: bool | None = None
+    """Whether layers are compiled, each kind once; by default on a GPU, unless sequences end with documents."""
+    fused_loss: bool = True
+    """Whether the loss is computed without the logits."""
+    gradient_checkpointing: bool = False
+    """Whether layers are computed again in the backward pass, for memory."""
+    fsdp: bool = False
+    """Whether weights are sharded over the processes (FSDP2) instead of copied to each."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints; there is always one of the last step."""
+    keep: int = 2
+    """How many checkpoints there are at most; 0 keeps all."""
+    eval_every: int = 500
+    """Steps between losses on the validation split; 0 is only at the end."""
+    eval_sequences: int = 64
+    board: bool = True
+    """Whether TensorBoard's event files are written."""
+    wandb_project: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_every", "eval_sequences"):
+            _check_integer(name, getattr(self, name), least=1)
+        for name in ("keep", "eval_every"):
+            _check_integer(name, getattr(self, name), least=0)
+        if self.micro_batch is not None:
+            _check_integer("micro_batch", self.micro_batch, least=1)
+
+
+def steps_for(tokens: int, *, batch_size: int, seq_len: int) -> int:
+    """The least number of steps that see so many tokens."""
+    _check_integer("tokens", tokens, least=1)
+    return -(-tokens // max(batch_size * seq_len, 1))
+
+
+def _check_integer(name: str, value: int, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r} must be an integer, {least} or more")

@@ -1,0 +1,93 @@
+"""A run's folder: what it was told to be, written first, and what became of it, written last.
+
+``run.json`` has the configuration, ``metrics.jsonl`` a line for each step, ``checkpoints/`` what a killed run goes on
+from. At the end the model and its tokenizer lie beside them, as transformers has them, and ``training.json``.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rebased.corpora import Corpus
+from rebased.runs import write_text
+from rebased.training.language.config import LanguageRunConfig
+
+__all__ = [
+    "RUN",
+    "TRAINING",
+    "adopt_model",
+    "begin",
+    "check_same_run",
+    "describe_run",
+    "read_training",
+    "write_training",
+]
+
+RUN = "run.json"
+TRAINING = "training.json"
+
+
+def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
+    """All that must be the same for a run to be gone on with."""
+    text = {
+        "name": corpus.name,
+        "vocab_size": corpus.vocab_size,
+        "tokenizer": corpus.tokenizer_hash,
+        "train_tokens": corpus.split("train").num_tokens,
+    }
+    return config.to_dict() | {"corpus": text}
+
+
+def check_same_run(folder: Path, described: dict[str, Any]) -> None:
+    """ValueError, naming what differs, if the folder is another run's, or holds a model of somebody else."""
+    path = folder / RUN
+    if not path.exists():
+        if (folder / "config.json").exists():
+            raise ValueError(
+                f"{folder} has a model that was not trained here: there is no {RUN}; choose another folder"
+            )
+        return
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    ours, theirs = _flat(json.loads(json.dumps(described))), _flat(written)
+    differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+    if differing:
+        told = "; ".join(f"{name}={ours.get(name)!r}, there {theirs.get(name)!r}" for name in differing)
+        raise ValueError(f"{folder} is another run's: {told}; choose another folder, or the same options")
+
+
+def begin(folder: Path, described: dict[str, Any]) -> None:
+    if not (folder / RUN).exists():
+        write_text(folder / RUN, json.dumps(described, indent=2) + "\n")
+
+
+def read_training(folder: Path) -> dict[str, Any] | None:
+    """What became of the run; None while it is not finished."""
+    path = folder / TRAINING
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def write_training(folder: Path, facts: dict[str, Any]) -> None:
+    write_text(folder / TRAINING, json.dumps(facts, indent=2) + "\n")
+
+
+def adopt_model(source: Path, folder: Path) -> None:
+    """Move a saved model's files here, each by rename: nobody sees half of one."""
+    mode = (folder / RUN).stat().st_mode  # as the user has it; some libraries make files that nobody else may read
+    for path in source.iterdir():
+        path.chmod(mode)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(path, folder / path.name)
+    shutil.rmtree(source)
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, each in value.items():
+        flat |= _flat(each, f"{prefix}{name}.") if isinstance(each, dict) else {f"{prefix}{name}": each}
+    return flat

@@ -1,0 +1,40 @@
+"""Weights sharded over the processes (FSDP2), as transformers and accelerate do it, with our arithmetic."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["SHARDING", "embeddings_in_the_root", "keep_float32"]
+
+SHARDING: dict[str, Any] = {
+    "fsdp": True,
+    "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"]},
+}
+"""For `TrainingArguments`: every block is gathered when it computes; the rest with the whole model."""
+
+
+def keep_float32(arguments: Any) -> None:
+    """Gathered weights and summed gradients stay float32, as without shards; products are autocast's.
+
+    By default accelerate would have everything in bf16, losses too.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    arguments.fsdp_plugin_args["mixed_precision_policy"] = MixedPrecisionPolicy()
+
+
+@contextmanager
+def embeddings_in_the_root(model: Any) -> Iterator[None]:
+    """While accelerate shards: it finds no embeddings, and leaves them to the whole model.
+
+    Else it makes a unit of embeddings and head, gathered when one of these modules is called. We use their weights
+    without calling them: the lookup has an operator of its own, and the loss never makes logits.
+    """
+    names = ("get_input_embeddings", "get_output_embeddings")
+    for name in names:
+        setattr(model, name, lambda: None)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(model, name)

@@ -1,0 +1,167 @@
+"""`transformers.Trainer`, with our order of the data, our schedule, and checkpoints that count only when whole."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers.utils import logging
+
+from rebased.training.language import checkpoints
+from rebased.training.language.checkpoints import CheckpointError
+from rebased.training.language.config import LanguageRunConfig, RunOptions
+from rebased.training.language.layout import Layout, Processes
+from rebased.training.language.optimizer import decayed, learning_rate_factor
+from rebased.training.language.sharding import SHARDING, embeddings_in_the_root, keep_float32
+
+__all__ = ["LanguageTrainer", "training_arguments"]
+
+
+class LanguageTrainer(Trainer):
+    def __init__(
+        self,
+        config: LanguageRunConfig,
+        *,
+        keep: int,
+        before_saving: Callable[[], None] = lambda: None,
+        describe: Callable[[Path, int], None] = lambda folder, step: None,
+        **arguments: Any,
+    ) -> None:
+        """``before_saving``: called when a checkpoint is due. Keywords not listed here are the base class's.
+
+        ``describe(folder, step)``: writes what else belongs into a checkpoint.
+        """
+        self.run_config = config
+        self._keep = keep
+        self._before_saving = before_saving
+        self._describe = describe
+        super().__init__(**arguments)
+        self.remove_callback(PrinterCallback)
+        model: Any = self.model
+        model.config.use_cache = True  # the base class changes it, and it would be saved so
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        """The dataset itself is in order; batches are dealt to the processes in turn."""
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        return SequentialSampler(dataset)
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        return decayed(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        if self.lr_scheduler is None:
+            optimizer = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = LambdaLR(optimizer, lambda step: learning_rate_factor(self.run_config, step))
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _prepare_for_training(self, *arguments: Any, **options: Any) -> Any:
+        with embeddings_in_the_root(self.model) if self.is_fsdp_enabled else nullcontext():
+            return super()._prepare_for_training(*arguments, **options)  # type: ignore[no-untyped-call]
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
+        """Accelerate's own way, but for shards, of which it would rather make bf16 weights."""
+        if self.is_fsdp_enabled and self.args.bf16:
+            return torch.autocast(self.args.device.type, torch.bfloat16)
+        return super().autocast_smart_context_manager(cache_enabled)
+
+    def log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
+        """All that is logged goes to a file of ours; checkpoints need not have it, too."""
+        super().log(logs, *arguments, **options)
+        self.state.log_history.clear()
+
+    def _save(self, *arguments: Any, **options: Any) -> None:
+        with _without_progress_bars():
+            super()._save(*arguments, **options)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """CheckpointError, saying what is left, if the disk is full or fails."""
+        folder = Path(str(self.args.output_dir))
+        checkpoint = folder / checkpoints.name_of(self.state.global_step)
+        with self.saving(f"the checkpoint of step {self.state.global_step}", checkpoint):
+            self._before_saving()
+            super()._save_checkpoint(model, trial)
+            if self.is_world_process_zero():
+                self._describe(checkpoint, self.state.global_step)
+            self.accelerator.wait_for_everyone()
+            if self.is_world_process_zero():
+                checkpoints.mark(checkpoint)
+                checkpoints.prune(folder, self._keep)
+
+    @contextmanager
+    def saving(self, what: str, target: Path) -> Iterator[None]:
+        """Errors of the disk leave nothing half-written there, and say what is left."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            checkpoints.remove(target)
+            steps = checkpoints.checkpoint_steps(Path(str(self.args.output_dir)))
+            left = f"goes on from step {steps[-1]}" if steps else "begins anew"
+            raise CheckpointError(
+                f"{what} could not be written ({_reason(error)}); make room, and the same command {left}"
+            ) from error
+
+
+def training_arguments(
+    config: LanguageRunConfig, options: RunOptions, layout: Layout, processes: Processes, *, folder: Path, device: str
+) -> TrainingArguments:
+    """Creating them joins the other processes, if there are some."""
+    is_cuda = device == "cuda"
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=config.steps,
+        per_device_train_batch_size=layout.micro_batch,
+        gradient_accumulation_steps=layout.accumulation,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        adam_beta1=config.beta1,
+        adam_beta2=config.beta2,
+        max_grad_norm=config.clip,
+        optim="adamw_torch_fused",
+        seed=config.seed,
+        bf16=config.dtype == "bf16",
+        gradient_checkpointing=options.gradient_checkpointing,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",  # we say when
+        report_to=[],
+        disable_tqdm=True,
+        log_level="error",
+        log_level_replica="error",
+        use_cpu=not is_cuda,
+        ddp_backend=("nccl" if is_cuda else "gloo") if processes.are_launched else None,
+        ddp_find_unused_parameters=False,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=is_cuda,
+        remove_unused_columns=False,
+        **(SHARDING if options.fsdp else {}),
+    )
+    if options.fsdp:
+        keep_float32(arguments)
+    if processes.count == 1:
+        # One process trains on one device; the base class would copy the model to all that it sees.
+        _ = arguments.device
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Else every checkpoint has one."""
+    were_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_shown:
+            logging.enable_progress_bar()
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__

@@ -1,0 +1,49 @@
+"""The loss on the validation split, while a model is trained."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rebased.training.language.batches import num_targets
+from rebased.training.language.layout import Processes
+
+__all__ = ["LOGITS_AT_A_TIME", "shares", "validation_loss"]
+
+LOGITS_AT_A_TIME = 2**28
+"""Outside of training a model makes its logits: a batch has at most so many, unless one sequence has more."""
+
+
+def shares(num_sequences: int, batch_size: int, processes: Processes) -> list[range]:
+    """The batches of this process. All have equally many, as sharded models need it; the rest is left out.
+
+    With fewer sequences than processes, all take the first.
+    """
+    share = num_sequences // processes.count
+    first = processes.rank * share
+    if share == 0:
+        first, share = 0, min(num_sequences, 1)
+    return [range(at, min(at + batch_size, first + share)) for at in range(first, first + share, batch_size)]
+
+
+@torch.no_grad()
+def validation_loss(
+    model: nn.Module,
+    windows: Any,
+    batches: Sequence[range],
+    collate: Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]],
+    *,
+    device: torch.device,
+    gather_sum: Callable[[Tensor], Tensor],
+) -> float:
+    """The mean over all tokens of all processes' batches. ``gather_sum`` adds a tensor up over the processes."""
+    model.eval()
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    for batch in batches:
+        inputs = {name: x.to(device) for name, x in collate([windows[index] for index in batch]).items()}
+        loss = model(**inputs, num_items_in_batch=1, use_cache=False).loss  # a sum
+        total += torch.stack([loss.double(), num_targets(inputs).double()])
+    loss_sum, count = gather_sum(total).tolist()
+    model.train()
+    return loss_sum / count

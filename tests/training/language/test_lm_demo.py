@@ -1,0 +1,42 @@
+"""`rebased lm demo`, with few steps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lm_cases import write_texts
+from typer.testing import CliRunner
+
+from rebased import corpora
+from rebased.cli import lm_demo
+from rebased.cli.app import app
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a smaller corpus than Python's library, which takes its time to read."""
+    prepare, texts = corpora.prepare, write_texts(tmp_path / "texts")
+    monkeypatch.setattr(corpora, "prepare", lambda sources, out, **_: prepare([str(texts)], out, validation=0.3))
+    for name, value in {"SEQ_LEN": 64, "EVALUATED_WINDOWS": 8, "NEW_TOKENS": 10}.items():
+        monkeypatch.setattr(lm_demo, name, value)
+    out = tmp_path / "out"
+    arguments = ["lm", "demo", "--out", str(out), "--steps", "12", "--device", "cpu"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    said = result.stdout
+    facts = json.loads((out / "model" / "training.json").read_text())
+    assert facts["loss"] < 4.0  # from 5.8
+    assert facts["validation_loss"] < 4.5
+    assert "Perplexity" in said
+    assert lm_demo.PROMPT in said
+    assert f"{facts['parameters']:,} parameters, {12 * 64 * lm_demo.BATCH_SIZE:,} bytes read in 12 steps" in said
+
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0
+    assert "step 1/12" not in again.stderr
+    assert json.loads((out / "model" / "training.json").read_text()) == facts
+
+
+def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["lm", "demo", "--out", str(tmp_path / "out"), "--device", "tpu"])
+    assert result.exit_code == 2
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,156 @@
+"""The parts of training: order, batches, FLOPs, shares of validation."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from lm_cases import corpus
+
+from rebased.corpora import Windows
+from rebased.hf import RebasedConfig
+from rebased.layers import MIXERS
+from rebased.models import LanguageModel, LayerConfig, ModelConfig
+from rebased.training.language.batches import collate, collate_packed, num_targets
+from rebased.training.language.config import steps_for
+from rebased.training.language.flops import flops_per_token, peak_flops
+from rebased.training.language.layout import Processes
+from rebased.training.language.model_config import read_changes
+from rebased.training.language.order import Order
+from rebased.training.language.validation import shares
+
+# ---- Order ----
+
+
+def test_every_pass_has_every_window_in_an_order_of_its_own() -> None:
+    order = Order(range(50), seed=3, num_sequences=150)
+    passes = [[order.window(index) for index in range(start, start + 50)] for start in (0, 50, 100)]
+    assert all(sorted(each) == list(range(50)) for each in passes)
+    assert len({tuple(each) for each in [*passes, range(50)]}) == 4
+    assert len(order) == 150
+
+
+def test_order_depends_on_nothing_but_seed_and_index() -> None:
+    forwards = Order(range(50), seed=3, num_sequences=150)
+    backwards = Order(range(50), seed=3, num_sequences=9999)
+    expected = [forwards[index] for index in range(150)]
+    assert [backwards[index] for index in reversed(range(150))] == expected[::-1]
+    other = Order(range(50), seed=4, num_sequences=150)
+    assert [other[index] for index in range(150)] != expected
+
+
+def test_the_order_is_fixed() -> None:
+    """A run that is gone on with by a later version must find the same one."""
+    assert [Order(range(10), seed=0, num_sequences=10)[index] for index in range(10)] == [0, 7, 8, 6, 9, 5, 1, 3, 2, 4]
+
+
+# ---- Batches ----
+
+
+def test_crossing_batches() -> None:
+    windows = Windows(corpus().split("train"), 32)
+    batch = collate([windows[index] for index in range(3)])
+    assert batch["input_ids"].shape == (3, 32)
+    assert (batch["labels"][:, 0] == -100).all()
+    assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
+    assert num_targets(batch) == 3 * 31
+
+
+def test_packed_batches() -> None:
+    """Borders are where documents and windows begin, and only what follows in a document is predicted."""
+    windows = Windows(corpus().split("train"), 700, crossing=False)
+    rows = [windows[index] for index in range(2)]
+    batch = collate_packed(rows)
+    assert batch["input_ids"].shape == batch["labels"].shape == (1, 1400)
+    borders = batch["cu_seqlens"].tolist()
+    assert borders[0] == 0
+    assert 700 in borders
+    assert borders[-1] == 1400
+    for start, stop in pairwise(borders):
+        tokens, labels = batch["input_ids"][0, start:stop], batch["labels"][0, start:stop]
+        assert labels[0] == -100
+        assert (labels[1:] == -100).all() or torch.equal(labels[1:], tokens[1:])
+    assert num_targets(batch) == sum(int((row["labels"] != -100).sum()) for row in rows)
+
+
+# ---- FLOPs ----
+
+
+def model_of(mixer: str, **options: int) -> LanguageModel:
+    layer = LayerConfig(mixer=mixer, options=options, after="mlp")
+    return LanguageModel(ModelConfig(d_model=8, seq_len=16, layers=(layer,), vocab_size=32))
+
+
+def used_parameters(model: LanguageModel) -> int:
+    return sum(x.numel() for name, x in model.named_parameters() if not name.startswith("position_embedding"))
+
+
+def test_flops_of_softmax_attention() -> None:
+    """At T tokens (T + 1) / 2 are seen on average: 2·d for the score and 2·d for the sum, of each."""
+    model = model_of("attention", num_heads=2)
+    assert flops_per_token(model, 16) == 6 * used_parameters(model) + 3 * 4 * 8 * 17 // 2
+    window = model_of("attention", num_heads=2, window=4)
+    seen = (1 + 2 + 3 + 13 * 4) / 16
+    assert flops_per_token(window, 16) == 6 * used_parameters(window) + round(3 * 4 * 8 * seen)
+
+
+@pytest.mark.parametrize(("mixer", "num_features"), [("rebased", 10), ("based", 1 + 4 + 10)])
+def test_flops_of_kernel_attention(mixer: str, num_features: int) -> None:
+    """2 heads of 4 values: features × values, a product and a sum, into the state and out of it; at any length."""
+    model = model_of(mixer, num_heads=2, feature_dim=4, head_dim=4)
+    expected = 6 * used_parameters(model) + 3 * (2 + 2) * (2 * num_features * 4)
+    assert flops_per_token(model, 16) == flops_per_token(model, 4096) == expected
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_flops_of_every_mixer(name: str) -> None:
+    sizes = {"vocab_size": 32, "hidden_size": 24, "num_attention_heads": 4, "feature_dim": 4}
+    config = RebasedConfig(layer_types=[name], num_hidden_layers=1, max_position_embeddings=16, **sizes)
+    model = LanguageModel(config.to_model_config())
+    assert flops_per_token(model, 16) >= 6 * used_parameters(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "peak"),
+    [
+        ("NVIDIA H200", "bf16", 989.5e12),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
+        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA H200", "float32", None),
+        ("cpu", "bf16", None),
+    ],
+)
+def test_peaks(name: str, dtype: str, peak: float | None) -> None:
+    assert peak_flops(name, dtype) == peak
+
+
+# ---- Shares ----
+
+
+@pytest.mark.parametrize(("num_sequences", "count"), [(64, 1), (64, 3), (7, 2)])
+def test_shares_are_equal_and_apart(num_sequences: int, count: int) -> None:
+    found = [shares(num_sequences, 4, Processes(rank, count, True)) for rank in range(count)]
+    seen = [index for batches in found for batch in batches for index in batch]
+    assert seen == list(range(num_sequences // count * count))
+    assert len({tuple(map(len, batches)) for batches in found}) == 1
+    assert max(len(batch) for batches in found for batch in batches) == 4 or num_sequences < 8
+
+
+def test_all_take_the_first_if_there_are_too_few() -> None:
+    assert [shares(2, 4, Processes(rank, 3, True)) for rank in range(3)] == [[range(1)]] * 3
+
+
+# ---- Numbers from the command line ----
+
+
+def test_steps_for_tokens() -> None:
+    assert [steps_for(n, batch_size=4, seq_len=8) for n in (1, 32, 33)] == [1, 1, 2]
+
+
+def test_settings() -> None:
+    settings = ["hidden_size=64", 'layer_types=["rebased"]', "position_embedding_type=none", "fused_loss=true"]
+    assert read_changes(settings) == {
+        "hidden_size": 64,
+        "layer_types": ["rebased"],
+        "position_embedding_type": "none",
+        "fused_loss": True,
+    }

@@ -1,0 +1,304 @@
+"""Runs that were killed, at any moment, and runs whose disk was full: they end as if nothing had happened."""
+
+import errno
+import json
+import multiprocessing
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lm_cases import STEPS, corpus, history, lines, small_options, small_run, train_in_a_process, train_small
+from safetensors.torch import load_file
+from transformers import Trainer
+
+from rebased.training.language import checkpoints, folder
+from rebased.training.language.checkpoints import CheckpointError, checkpoint_steps
+from rebased.training.language.observer import Observer
+from rebased.training.language.train import train
+from rebased.training.locks import LockedError, locked
+
+DROPPING = {"embedding_dropout": 0.2, "residual_dropout": 0.2}
+"""So that random numbers matter."""
+
+
+def run_config() -> Any:
+    return small_run(changes=small_run().changes | DROPPING)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    train_small(out, run_config(), eval_every=4)
+    return out
+
+
+def assert_same(out: Path, expected: Path) -> None:
+    """Bit for bit: losses, norms, rates, weights; every step once, and nothing left of what was broken off."""
+    assert history(out) == history(expected)
+    ours, theirs = (load_file(x / "model.safetensors") for x in (out, expected))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
+    assert not (out / ".model").exists()
+    assert checkpoint_steps(out / "checkpoints") == [10, 12]
+    assert len(list((out / "checkpoints").iterdir())) == 2
+
+
+def test_dropout_matters(undisturbed: Path, tmp_path: Path) -> None:
+    """Else these tests would not see that its random numbers are restored."""
+    train_small(tmp_path)
+    assert history(tmp_path) != history(undisturbed)
+
+
+# ---- Broken off at chosen moments ----
+
+
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+def break_off(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, at_call: int, after: bool = False) -> None:
+    """The process "dies" in a function's n-th call: before it has done anything, or when it is done."""
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at_call and not after:
+            raise KilledError
+        result = original(*arguments, **options)
+        if calls == at_call:
+            raise KilledError
+        return result
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+MOMENTS = {
+    "in the first step": (Trainer, "training_step", 1, False),
+    "in a step after a checkpoint": (Trainer, "training_step", 8, False),
+    "after a line, before its checkpoint": (Observer, "on_log", 10, True),
+    "before a checkpoint's weights": (Trainer, "_save", 1, False),
+    "between weights and optimizer": (Trainer, "_save", 2, True),
+    "before the optimizer's state": (Trainer, "_save_optimizer_and_scheduler", 2, False),
+    "before random numbers": (Trainer, "_save_rng_state", 2, False),
+    "before the marker": (checkpoints, "mark", 2, False),
+    "after the marker": (checkpoints, "mark", 2, True),
+    "with a marker removed, the rest still there": (checkpoints.shutil, "rmtree", 1, False),
+    "after the last checkpoint": (checkpoints, "prune", 3, True),
+    "before the model is moved": (folder, "adopt_model", 1, False),
+    "after the model is moved": (folder, "adopt_model", 1, True),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "at_call", "after"), MOMENTS.values(), ids=MOMENTS.keys())
+def test_broken_off(
+    owner: Any, name: str, at_call: int, after: bool, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_off(patch, owner, name, at_call=at_call, after=after)
+        with pytest.raises(KilledError):
+            train_small(tmp_path, run_config(), eval_every=4)
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+def test_half_a_line_is_no_line(undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        break_off(patch, Trainer, "training_step", at_call=8)
+        with pytest.raises(KilledError):
+            train_small(tmp_path, run_config(), eval_every=4)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "lo')
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+# ---- Killed by the system ----
+
+
+def test_killed(undisturbed: Path, tmp_path: Path) -> None:
+    """By kill -9, some moment after it began: in a step, in a checkpoint, in the export. Lives until it is finished."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lm_cases", "rebased.training.language.trainer", "rebased.hf"])
+    moments, kills = random.Random(0), 0
+    arguments = (corpus().folder, tmp_path, {"changes": run_config().changes}, {"eval_every": 4})
+    while not (tmp_path / "training.json").exists():
+        process = context.Process(target=train_in_a_process, args=arguments)
+        process.start()
+        if kills < 6:
+            _wait_for_life(tmp_path, process, kills)
+            process.join(moments.uniform(0, 0.15))
+            if process.is_alive():
+                process.kill()
+                kills += 1
+        process.join(60)
+        assert process.exitcode in (0, -signal.SIGKILL)
+    assert kills >= 2
+    assert_same(tmp_path, undisturbed)
+
+
+def _wait_for_life(out: Path, process: Any, kills: int) -> None:
+    """Until it has made a step of its own, so that lives get somewhere."""
+    path = out / "metrics.jsonl"
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    deadline = time.monotonic() + 60
+    while process.is_alive() and time.monotonic() < deadline:
+        if path.exists() and path.stat().st_mtime_ns > before and path.stat().st_size:
+            return
+        time.sleep(0.005)
+
+
+# ---- A full disk ----
+
+
+def _train_with_small_files(limit: int, *arguments: Any) -> None:
+    """A file that grows beyond ``limit`` bytes is refused by the system, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        train_in_a_process(*arguments)
+    except CheckpointError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        Path(arguments[1], "said.json").write_text(json.dumps(str(error)))
+
+
+@pytest.mark.parametrize(
+    "limit", [100_000, 300_000], ids=["no room for the weights", "no room for the optimizer's state"]
+)
+def test_no_room_for_a_checkpoint(
+    limit: int, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_off(patch, Trainer, "training_step", at_call=8)  # there is a checkpoint of step 5
+        with pytest.raises(KilledError):
+            train_small(tmp_path, run_config(), eval_every=4)
+    context = multiprocessing.get_context("forkserver")
+    arguments = (limit, corpus().folder, tmp_path, {"changes": run_config().changes}, {"eval_every": 4})
+    process = context.Process(target=_train_with_small_files, args=arguments)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert said.startswith("the checkpoint of step 10 could not be written (")
+    assert said.endswith("; make room, and the same command goes on from step 5")
+    assert checkpoint_steps(tmp_path / "checkpoints") == [5]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("owner_and_name", [(Trainer, "_save"), (checkpoints, "mark")], ids=["weights", "marker"])
+def test_no_space_left(owner_and_name: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(*owner_and_name, full)
+    with pytest.raises(CheckpointError, match=r"step 5 .*\(No space left on device\); make room, .* begins anew"):
+        train_small(tmp_path)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_no_space_left_for_the_model(undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "adopt_model", full)
+        with pytest.raises(CheckpointError, match=r"the model could not .* goes on from step 12"):
+            train_small(tmp_path, run_config(), eval_every=4)
+    assert not (tmp_path / "model.safetensors").exists()
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+# ---- The same run, or another one ----
+
+
+def test_another_run_is_named(undisturbed: Path) -> None:
+    before = (undisturbed / "metrics.jsonl").read_bytes()
+    other = small_run(learning_rate=1e-3, changes=run_config().changes | {"hidden_size": 64})
+    message = r"is another run's: changes\.hidden_size=64, there 32; learning_rate=0\.001, there 0\.01; choose"
+    with pytest.raises(ValueError, match=message):
+        train_small(undisturbed, other)
+    assert (undisturbed / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_corpus_is_named(undisturbed: Path, tmp_path: Path) -> None:
+    from rebased.corpora import prepare
+
+    text = tmp_path / "other.txt"
+    text.write_text("something else entirely. " * 500)
+    other = prepare([str(text)], tmp_path / "other", validation=0.0)
+    with pytest.raises(
+        ValueError, match=r"corpus\.name='other', there 'corpus'; corpus\.train_tokens=12501, there \d+"
+    ):
+        train(run_config(), other, undisturbed, small_options())
+
+
+def test_another_tokenizer_is_named(undisturbed: Path) -> None:
+    path = undisturbed / "run.json"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace(corpus().tokenizer_hash, "0" * 64))
+        with pytest.raises(ValueError, match=rf"corpus\.tokenizer='{corpus().tokenizer_hash}', there '0000"):
+            train_small(undisturbed, run_config())
+    finally:
+        path.write_text(text)
+
+
+def test_how_it_is_run_may_change(undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches, checkpoints, losses on the validation split; without dropout, losses stay what they were."""
+    train_small(tmp_path / "alone")
+    with monkeypatch.context() as patch:
+        break_off(patch, Trainer, "training_step", at_call=8)
+        with pytest.raises(KilledError):
+            train_small(tmp_path / "changed")
+    train_small(tmp_path / "changed", micro_batch=1, checkpoint_every=3, eval_every=2, keep=1, fused_loss=False)
+    alone, changed = ([line["loss"] for line in lines(tmp_path / name)] for name in ("alone", "changed"))
+    assert changed == pytest.approx(alone, rel=2e-6)
+    assert [line["step"] for line in lines(tmp_path / "changed") if "validation_loss" in line] == [6, 8, 10, 12]
+    assert checkpoint_steps(tmp_path / "changed" / "checkpoints") == [12]
+
+
+def test_a_finished_run_is_left_alone(undisturbed: Path) -> None:
+    def stamps() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*") if path.is_file()}
+
+    before = stamps()
+    facts = train_small(undisturbed, run_config())
+    assert facts["steps"] == STEPS
+    assert facts == json.loads((undisturbed / "training.json").read_text())
+    assert stamps() == before
+
+
+def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locked.__wrapped__, "__kwdefaults__", {"patience": 0.0})
+    with locked(tmp_path / ".lock", "it"), pytest.raises(LockedError, match="is in use by process"):
+        train_small(tmp_path)
+
+
+# ---- The files ----
+
+
+def test_only_marked_checkpoints_count(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 100):
+        checkpoint = tmp_path / checkpoints.name_of(step)
+        checkpoint.mkdir()
+        (checkpoint / "weights").write_text("")
+        if step != 100:
+            checkpoints.mark(checkpoint)
+    (tmp_path / "notes").mkdir()
+    assert checkpoint_steps(tmp_path) == [5, 10, 15]
+    assert checkpoints.last_checkpoint(tmp_path) == tmp_path / "checkpoint-15"
+    checkpoints.prune(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-5", "checkpoint-10", "checkpoint-15", "notes"}
+    checkpoints.prune(tmp_path, keep=2)
+    assert checkpoint_steps(tmp_path) == [10, 15]
+    assert checkpoints.last_checkpoint(tmp_path / "none") is None

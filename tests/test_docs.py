@@ -8,10 +8,12 @@ from unittest.mock import patch
 import pytest
 
 from rebased.bench import OpsBenchResult
-from rebased.layers import MIXERS
+from rebased.layers import KERNELS, MIXERS
+from rebased.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OTHERS = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "benchmarks/README.md")]
 
 
 def blocks(page: Path) -> list[str]:
@@ -21,7 +23,7 @@ def blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_code_blocks_run(page: Path) -> None:
     namespace: dict[str, object] = {}
-    with patch.dict(MIXERS):  # a page may add one
+    with patch.dict(MIXERS), patch.dict(TASKS), patch.dict(KERNELS):  # a page may add one
         for block in blocks(page):
             exec(compile(block, page.name, "exec"), namespace)
 
@@ -30,7 +32,7 @@ def test_the_readme_has_code() -> None:
     assert len(blocks(ROOT / "README.md")) >= 3
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES + OTHERS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from rebased.analysis.pages import Table
 from rebased.paper.experiment import Material
@@ -21,30 +23,64 @@ RUN: dict[str, Any] = {
 }
 
 
-def rows_of(folder: Path, *runs: dict[str, Any]) -> dict[str, list[str]]:
+def tables_of(folder: Path, *runs: dict[str, Any]) -> list[dict[str, list[str]]]:
+    """By the text of the first column."""
     (folder / "lm").mkdir()
     for index, run in enumerate(runs):
         (folder / "lm" / f"{index}.json").write_text(json.dumps(run))
     data = TABLE2.measure(Material(scale="smoke", runs=(), out=folder, device="cpu"))
-    table = TABLE2.present(json.loads(json.dumps(data))).parts[-1]
-    assert isinstance(table, Table)
-    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    tables = [part for part in TABLE2.present(json.loads(json.dumps(data))).parts if isinstance(part, Table)]
+    return [{row[0].text: [cell.text for cell in row[1:]] for row in table.rows} for table in tables]
 
 
 def test_means_and_spreads_over_seeds(tmp_path: Path) -> None:
     other = RUN | {"seed": 2, "perplexity": {"all": 22.0, "ar": 5.0, "non_ar": 62.0}}
-    rows = rows_of(tmp_path, RUN, other, RUN | {"model": "based"}, RUN | {"model": "rebased-small"})
-    assert rows["ReBased"] == ["2,600,000,000", "21.00 ± 1.41", "5.00 ± 0.00", "61.00 ± 1.41"]
-    assert rows["Based"] == rows["rebased-small"] == ["2,600,000,000", "20.00", "5.00", "60.00"]
-    assert rows["ReBased, the paper's"] == ["", "16.45", "3.67", "56.31"]
-    assert "Attention" not in rows
+    smaller = RUN | {"model": "attention-medium", "parameters": 52_000_000}
+    (rows,) = tables_of(tmp_path, RUN, other, RUN | {"model": "based"}, smaller, RUN | {"model": "other"})
+    sizes = ["156,992,256", "2,600,000,000"]
+    assert list(rows) == [
+        "Attention",
+        "Attention, the paper's",
+        "Based",
+        "Based, the paper's",
+        "ReBased",
+        "ReBased, the paper's",
+        "other",
+    ]
+    assert rows["ReBased"] == [*sizes, "2", "21.00 ± 1.41", "5.00 ± 0.00", "61.00 ± 1.41"]
+    assert rows["Based"] == rows["other"] == [*sizes, "1", "20.00", "5.00", "60.00"]
+    assert rows["Attention"] == ["52,000,000", "2,600,000,000", "1", "20.00", "5.00", "60.00"]
+    assert rows["ReBased, the paper's"] == ["156,992,256", "83,886,080,000", "", "16.45", "3.67", "56.31"]
+
+
+def test_better_is_said_where_the_test_says_so(tmp_path: Path) -> None:
+    """Welch's test of logarithms, by scipy, corrected by hand: the least p thrice, the next at least that, twice."""
+    values = {"attention": ([20.0, 20.1, 20.2], 5.0), "rebased": ([19.0, 19.1, 19.2], 5.1)}
+    runs = [
+        RUN | {"model": model, "seed": seed, "perplexity": {"all": x, "ar": ar + seed / 5, "non_ar": 60.0 + seed}}
+        for model, (perplexities, ar) in values.items()
+        for seed, x in enumerate(perplexities)
+    ]
+    other_corpus = [RUN | {"seed": seed, "corpus": "elsewhere"} for seed in range(3)]
+    _, pairs = tables_of(tmp_path, *runs, *other_corpus)
+    logs = {model: np.log(perplexities) for model, (perplexities, _) in values.items()}
+    p = scipy.stats.ttest_ind(logs["attention"], logs["rebased"], equal_var=False).pvalue
+    assert list(pairs) == ["attention over rebased"]
+    (last,) = pairs.values()  # of three rows with one name
+    assert last == ["non-AR", "+0.00 %", "1", "1", "no difference shown"]
+    rows = TABLE2.present(TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))).parts[-1].rows
+    first = [cell.text for cell in rows[0]]
+    ratio = np.exp(logs["attention"].mean() - logs["rebased"].mean()) - 1
+    assert first[1:] == ["all", f"{100 * ratio:+.2f} %", f"{p:.2g}", f"{3 * p:.2g}", "rebased better"]
+    assert 3 * p < 0.05
 
 
 def test_what_nobody_knows(tmp_path: Path) -> None:
     unknown = {"model": None, "seed": None, "tokens": None, "perplexity": {"all": 20.0, "ar": None, "non_ar": 20.0}}
-    assert rows_of(tmp_path, RUN | unknown)["unknown"] == ["unknown", "20.00", "—", "20.00"]
+    (rows,) = tables_of(tmp_path, RUN | unknown)
+    assert rows["unknown"] == ["156,992,256", "unknown", "1", "20.00", "—", "20.00"]
 
 
 def test_files_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"0\.json is no result of a language model: KeyError\('perplexity'\)"):
-        rows_of(tmp_path, {name: value for name, value in RUN.items() if name != "perplexity"})
+        tables_of(tmp_path, {name: value for name, value in RUN.items() if name != "perplexity"})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-STEPS = 500
+STEPS = 400
 SEQ_LEN = 256
 BATCH_SIZE = 8
 PROMPT = '    """Return the '

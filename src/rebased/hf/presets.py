@@ -1,4 +1,4 @@
-"""Configurations by name: Table 9's models, and small ones of the same kinds."""
+"""Configurations by name: Table 9's models, and smaller ones of the same kinds and proportions."""
 
 from typing import Any
 
@@ -13,6 +13,8 @@ _ATTENTION: dict[str, Any] = {
     "layer_options": {"attention": {"qkv_bias": False}},
 }
 _SMALL: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "max_position_embeddings": 1024}
+_MEDIUM: dict[str, Any] = {"hidden_size": 512}
+_MEDIUM_HYBRID: dict[str, Any] = {"num_hidden_layers": 12, "num_attention_heads": 32}
 
 
 def _alternating(mixer: str, num_layers: int) -> list[str]:
@@ -23,6 +25,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "attention": _ATTENTION,
     "based": {"layer_types": _alternating("based", 18)},
     "rebased": {"layer_types": _alternating("rebased", 18)},
+    "attention-medium": _ATTENTION
+    | _MEDIUM
+    | {"num_hidden_layers": 8, "num_attention_heads": 8, "layer_types": ["attention"] * 8},
+    "based-medium": _MEDIUM | _MEDIUM_HYBRID | {"layer_types": _alternating("based", 12)},
+    "rebased-medium": _MEDIUM | _MEDIUM_HYBRID | {"layer_types": _alternating("rebased", 12)},
     "attention-small": _ATTENTION | _SMALL | {"num_attention_heads": 4, "layer_types": ["attention"] * 4},
     "based-small": _SMALL | {"num_attention_heads": 8, "layer_types": _alternating("based", 4)},
     "rebased-small": _SMALL | {"num_attention_heads": 8, "layer_types": _alternating("rebased", 4)},

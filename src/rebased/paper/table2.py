@@ -10,19 +10,27 @@ Results are files ``lm/<name>.json`` in the folder of all results, one for each 
 """
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from rebased.analysis.holm import holm
 from rebased.analysis.pages import Cell, Section, Table
+from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import NO_GRIDS, Data, Experiment, Material
-from rebased.paper.published import TABLE_2
+from rebased.paper.published import TABLE_2, TABLE_2_TOKENS, TABLE_9
 
 __all__ = ["TABLE2"]
 
 _NAMES = {"attention": "Attention", "based": "Based", "rebased": "ReBased"}
-_KINDS = ("all", "ar", "non_ar")
+_KIND_NAMES = {"all": "all", "ar": "AR", "non_ar": "non-AR"}
+_KINDS = tuple(_KIND_NAMES)
+ALPHA = 0.05
 _FIELDS = ("model", "seed", "parameters", "tokens", "corpus", "ar_fraction", "perplexity")
 
 
@@ -50,23 +58,38 @@ def present(data: Data) -> Section:
         )
     else:
         parts.append("No language model has been trained yet: what is here is the paper's.")
-    by_model: dict[str, list[Data]] = {}
-    for run in runs:
-        by_model.setdefault(run["model"] or "unknown", []).append(run)
+    groups = _by_model(runs)
     rows: list[list[Cell | str]] = []
-    for model, name in _NAMES.items():
-        if model in by_model:
-            rows.append(_row(name, by_model.pop(model)))
-        quoted = (f"{value:.2f}" for value in TABLE_2[model])
-        rows.append([Cell(each, "faint") for each in (f"{name}, the paper's", "", *quoted)])
-    rows += [_row(model, others) for model, others in by_model.items()]
-    parts.append(Table.of("perplexity", ("model", "tokens", "all", "AR", "non-AR"), rows))
+    for family, name in _NAMES.items():
+        rows += [_row(name, groups.pop(model)) for model in list(groups) if model.split("-")[0] == family]
+        quoted = (f"{value:.2f}" for value in TABLE_2[family])
+        known = (f"{name}, the paper's", f"{TABLE_9[family]:,}", f"{TABLE_2_TOKENS:,}", "", *quoted)
+        rows.append([Cell(each, "faint") for each in known])
+    rows += [_row(model, others) for model, others in groups.items()]
+    header = ("model", "parameters", "tokens", "seeds", "all", "AR", "non-AR")
+    parts.append(Table.of("perplexity, mean ± standard deviation over seeds", header, rows))
+    compared = _compared(runs)
+    if compared:
+        parts.append(_pairs_table(compared))
     return Section("Table 2: language models", tuple(parts))
+
+
+def _by_model(runs: Sequence[Data]) -> dict[str, list[Data]]:
+    found: dict[str, list[Data]] = {}
+    for run in runs:
+        found.setdefault(run["model"] or "unknown", []).append(run)
+    return found
 
 
 def _row(name: str, runs: Sequence[Data]) -> list[Cell | str]:
     tokens = runs[0]["tokens"]
-    return [name, "unknown" if tokens is None else f"{tokens:,}", *(_mean(runs, kind) for kind in _KINDS)]
+    return [
+        name,
+        f"{runs[0]['parameters']:,}",
+        "unknown" if tokens is None else f"{tokens:,}",
+        str(len(runs)),
+        *(_mean(runs, kind) for kind in _KINDS),
+    ]
 
 
 def _mean(runs: Sequence[Data], kind: str) -> str:
@@ -75,6 +98,40 @@ def _mean(runs: Sequence[Data], kind: str) -> str:
         return "—"
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread}"
+
+
+# ---- Which of two models is better ----
+
+
+def _compared(runs: Sequence[Data]) -> list[tuple[str, str, str, float, float]]:
+    """Pairs of models trained alike with several seeds: their names, the tokens, log of the ratio, Welch's p."""
+    found = []
+    for corpus, tokens in sorted({(run["corpus"], run["tokens"]) for run in runs if run["tokens"] is not None}):
+        alike = [run for run in runs if (run["corpus"], run["tokens"]) == (corpus, tokens)]
+        for (a, first), (b, second) in combinations(_by_model(alike).items(), 2):
+            for kind in _KINDS:
+                logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]
+                if min(map(len, logs)) > 1:
+                    (mean_a, sd_a), (mean_b, sd_b) = ((statistics.fmean(x), statistics.stdev(x)) for x in logs)
+                    p = welch_p(mean_a, sd_a, len(logs[0]), mean_b, sd_b, len(logs[1]))
+                    found.append((a, b, kind, mean_a - mean_b, p))
+    return found
+
+
+def _pairs_table(compared: Sequence[tuple[str, str, str, float, float]]) -> Table:
+    adjusted = holm(np.array([p for *_, p in compared]))
+    rows: list[list[Cell | str]] = []
+    for (a, b, kind, difference, p), corrected in zip(compared, adjusted, strict=True):
+        verdict = "no difference shown"
+        if corrected < ALPHA:
+            verdict = f"{a if difference < 0 else b} better"
+        percent = f"{100 * math.expm1(difference):+.2f} %"
+        rows.append([f"{a} over {b}", _KIND_NAMES[kind], percent, f"{p:.2g}", f"{corrected:.2g}", verdict])
+    caption = (
+        "ratios of perplexities, less is better: Welch's test of their logarithms over seeds, Holm's correction for "
+        f"the {len(compared)} of them"
+    )
+    return Table.of(caption, ("pair", "tokens", "ratio − 1", "p", "p (Holm)", "verdict"), rows)
 
 
 TABLE2 = Experiment(

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: quickstart test test-slow test-gpu lint format clean
+.PHONY: quickstart test test-slow test-gpu lint format docs clean
 .DEFAULT_GOAL := test
 
 # torch is asked for alone, first and exactly: anything installed before it could pull another build.
@@ -36,6 +36,10 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# A broken link or reference is an error. The variable silences an announcement of the theme's authors.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) out dist build

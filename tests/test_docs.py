@@ -59,7 +59,7 @@ def test_the_readme_quotes_its_benchmark() -> None:
 
 def test_the_readme_quotes_its_gpu_benchmark() -> None:
     result = OpsBenchResult.from_json(json.loads((ROOT / "benchmarks" / "ops-h200.json").read_text()))
-    rows = re.findall(r"^\| (\d+) tokens \| (.*) \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) tokens \| (.* ms .*) \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     assert len(rows) >= 4
     for length, rest in rows:
         cells = [cell.strip() for cell in rest.split("|")]
@@ -72,3 +72,17 @@ def test_the_readme_quotes_its_gpu_benchmark() -> None:
             else:
                 assert quoted == f"{other.median_seconds * 1e3:.2f} ms"
                 assert ratio == f"{other.median_seconds / ours.median_seconds:.1f}×"
+
+
+def test_the_backends_page_quotes_its_benchmarks() -> None:
+    files = [ROOT / "benchmarks" / f"auto-{name}.json" for name in ("h200-bfloat16", "cpu")]
+    gpu, cpu = (OpsBenchResult.from_json(json.loads(file.read_text())) for file in files)
+    text = (ROOT / "docs" / "backends.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, flags=re.MULTILINE)
+    assert len(rows) == 4
+    for length, rest in rows:
+        found = [(gpu, name) for name in ("reference", "chunked", "triton")] + [(cpu, "reference"), (cpu, "chunked")]
+        for (result, name), quoted in zip(found, rest.split("|"), strict=True):
+            timing = result.at(name, int(length), "both").timing
+            assert timing is not None
+            assert abs(timing.median_seconds * 1e3 - float(quoted)) <= (0.06 if "." in quoted else 0.5)

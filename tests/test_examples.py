@@ -65,7 +65,7 @@ def test_in_full(name: str, main_of: Callable[..., str], tmp_path: Path, monkeyp
     if name == "compare_mixers":
         assert "rebased is better" in printed
     if name == "finetune":
-        assert "There should be one-- and preferably only one --obvious way to do it." in printed
+        assert "There should be one-- and preferably" in printed
 
 
 @pytest.mark.parametrize("grid", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)

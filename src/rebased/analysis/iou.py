@@ -1,4 +1,4 @@
-"""Intersection over union of attention maps with the truth, as Table 3 is read (FACTS.md section 2)."""
+"""Intersection over union of attention maps with the truth, as Table 3 is read."""
 
 import numpy as np
 from jaxtyping import Bool, Float

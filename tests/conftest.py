@@ -17,7 +17,6 @@ _INSIDE_THE_OPERATOR = (
     "blocks",
     "chunked",
     "expansion",
-    "packing",
     "problem",
     "scan",
     "terms",

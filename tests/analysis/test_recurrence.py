@@ -75,3 +75,9 @@ def test_pairs_that_do_not_fit_into_64_bits() -> None:
 def test_bad_input(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recurs(**{"tokens": np.array([[1, 2, 3]]), **arguments})
+
+
+def test_narrow_types_have_room() -> None:
+    """One number more than the largest token is needed."""
+    tokens = np.array([[7, 65535, 9, 65535, 8, 65535]], dtype=np.uint16)
+    assert not recurs(tokens).any()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from evaluation_cases import make_corpus, perplexity_of, predicted_tokens, save_model
 from rebased.analysis.checkpoint import load_checkpoint
+from rebased.analysis.pages import Table
 from rebased.cli.app import app
 from rebased.paper.experiment import Material
 from rebased.paper.table2 import TABLE2
@@ -89,12 +90,14 @@ def test_table_2_is_made_of_it(folder: Path, tmp_path: Path) -> None:
     records = {path.stem: read(path) for path in (tmp_path / "lm").iterdir()}
     assert [records[name]["seed"] for name in ("3", "4", "gpt2")] == [3, 4, None]
     data = TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))
-    table = TABLE2.present(json.loads(json.dumps(data))).parts[-1]
+    table = next(part for part in TABLE2.present(json.loads(json.dumps(data))).parts if isinstance(part, Table))
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     perplexities = [f"{records['3']['perplexity'][kind]:.2f} ± 0.00" for kind in ("all", "ar", "non_ar")]
-    assert rows["ReBased"] == ["2,600,000", *perplexities]
+    assert rows["ReBased"] == [f"{records['3']['parameters']:,}", "2,600,000", "2", *perplexities]
     assert rows["unknown"] == [
+        f"{records['gpt2']['parameters']:,}",
         "unknown",
+        "1",
         *(f"{records['gpt2']['perplexity'][kind]:.2f}" for kind in ("all", "ar", "non_ar")),
     ]
     assert "Attention" not in rows

@@ -1,57 +1,270 @@
-"""Recorded steps, with a recorder that runs on a CPU: the same tokens, the same state."""
+"""Steps replayed from a graph, here from one that runs on a CPU: what ordinary steps give, whatever happens between."""
 
-from collections.abc import Callable
+import copy
+import io
+import threading
+from typing import Any
 
 import pytest
 import torch
+from graph_on_cpu import GraphOnCpu
 from hf_cases import MIXER_NAMES, small_model, some_tokens
+from torch import Tensor, nn
 
-from rebased.hf.decoder import Decoder, has_constant_state
+from rebased.hf import RebasedCache, RebasedForCausalLM
+from rebased.hf.decoder import has_constant_state
+from rebased.hf.replaying import STEPS_BEFORE_REPLAY, Replayer
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 CONSTANT = [name for name in MIXER_NAMES if name not in ("attention", "hyena")]
+PROMPT = 6
 
 
-def record(run: Callable[[], None], _: torch.device) -> Callable[[], None]:
-    run()  # as a graph does before it is recorded
-    return run
+@pytest.fixture(autouse=True)
+def _count_from_zero() -> None:
+    GraphOnCpu.num_recorded = 0
+
+
+def replaying(*mixers: str, **options: Any) -> RebasedForCausalLM:
+    model = small_model(*mixers, **options)
+    model._replayer = Replayer(GraphOnCpu, "cpu")
+    return model
+
+
+@torch.no_grad()
+def steps(model: Any, tokens: Tensor, cache: RebasedCache | None = None) -> tuple[Tensor, RebasedCache]:
+    """Logits along the tokens, one at a time after a prompt, or all of them after what the cache has seen."""
+    logits, done = [], 0
+    if cache is None:
+        out = model(tokens[:, :PROMPT], use_cache=True)
+        logits, cache, done = [out.logits], out.past_key_values, PROMPT
+    for t in range(done, tokens.shape[1]):
+        logits.append(model(tokens[:, t : t + 1], past_key_values=cache, use_cache=True).logits)
+    return torch.cat(logits, dim=1), cache
+
+
+@torch.no_grad()
+def error(model: Any, tokens: Tensor) -> float:
+    """Of steps, against one pass over all tokens."""
+    expected = model(tokens, use_cache=False).logits
+    return (steps(model, tokens)[0] - expected).abs().max().item()
+
+
+# ---- What ordinary steps give ----
 
 
 @pytest.mark.parametrize("mixer", CONSTANT)
 def test_steps_equal_ordinary_ones(mixer: str) -> None:
-    model, tokens = small_model("short_conv", mixer), some_tokens(2, 12)
-    body = model.model.backbone
-    with torch.no_grad():
-        expected = model(tokens, use_cache=False).logits
-        _, state = body.features(tokens[:, :6], state=body.init_state(2))
-        decoder = Decoder(body, model.lm_head, state, record)
-        for t in range(6, 12):
-            logits = decoder.step(tokens[:, t : t + 1], state)
-            torch.testing.assert_close(logits, expected[:, t : t + 1], **EXACT)
-            state = decoder.state
-            if t == 8:  # a beam search puts others in their places
-                state = state.reorder(torch.tensor([0, 1]))
+    model, tokens = replaying("short_conv", mixer), some_tokens(2, 20)
+    assert error(model, tokens) < 1e-9
+    assert error(model, tokens.flip(1)) < 1e-9
+    assert GraphOnCpu.num_recorded == 1
 
 
-def test_caches_take_turns() -> None:
-    """What one goes on from is not lost when another's steps are made."""
-    model, tokens = small_model(), some_tokens(1, 12)
-    body = model.model.backbone
-    with torch.no_grad():
-        expected = model(tokens, use_cache=False).logits
-        caches = [model(tokens[:, :6], use_cache=True).past_key_values for _ in range(2)]
-        decoder = Decoder(body, model.lm_head, caches[0].state, record)
-        for t in range(6, 12):
-            for cache in caches:
-                decoder.belong_to(cache)
-                logits = decoder.step(tokens[:, t : t + 1], cache.state)
-                cache.state = decoder.state
-                torch.testing.assert_close(logits, expected[:, t : t + 1], **EXACT)
+@pytest.mark.parametrize("mixer", ["attention", "hyena"])
+def test_states_that_grow_are_not_recorded(mixer: str) -> None:
+    model, tokens = replaying("short_conv", mixer), some_tokens(2, 20)
+    assert error(model, tokens) < 1e-9
+    assert GraphOnCpu.num_recorded == 0
 
 
 def test_which_states_are_constant() -> None:
     found = {mixer: has_constant_state(small_model("short_conv", mixer).model.backbone) for mixer in MIXER_NAMES}
     assert [mixer for mixer, constant in found.items() if not constant] == ["attention", "hyena"]
+
+
+def test_beams() -> None:
+    model, tokens = replaying(), some_tokens(2, 5)
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 15, "do_sample": False, "pad_token_id": 0}
+    with_cache, without = (model.generate(tokens, use_cache=use_cache, **options) for use_cache in (True, False))
+    assert torch.equal(with_cache, without)
+    assert GraphOnCpu.num_recorded == 1
+
+
+def test_to_the_last_position() -> None:
+    """A graph recorded at the end of the position table; beyond it there is the usual error."""
+    model = replaying()
+    most = model.config.max_position_embeddings
+    for left in range(STEPS_BEFORE_REPLAY + 1, 0, -1):
+        model._replayer = Replayer(GraphOnCpu, "cpu")
+        tokens = some_tokens(1, most - left)
+        generated = model.generate(tokens, max_new_tokens=left, do_sample=False, pad_token_id=0)
+        assert generated.shape[1] == most
+    tokens = some_tokens(1, most)
+    _, cache = steps(model, tokens)
+    with pytest.raises(ValueError, match="position"):
+        steps(model, tokens[:, :1], cache)
+
+
+def test_left_padding_token_by_token() -> None:
+    """Masked tokens are not replayed, however many there are."""
+    model, tokens = replaying(), some_tokens(2, 24)
+    mask = torch.ones(2, 24, dtype=torch.int64)
+    mask[1, :10] = 0
+    cache, found = RebasedCache(), []
+    with torch.no_grad():
+        for t in range(24):
+            out = model(tokens[:, t : t + 1], attention_mask=mask[:, : t + 1], past_key_values=cache, use_cache=True)
+            found.append(out.logits)
+        expected = [model(tokens[:1], use_cache=False).logits, model(tokens[1:, 10:], use_cache=False).logits]
+    logits = torch.cat(found, dim=1)
+    torch.testing.assert_close(logits[:1], expected[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(logits[1:, 10:], expected[1], rtol=1e-9, atol=1e-9)
+    assert GraphOnCpu.num_recorded == 1
+
+
+def test_another_number_of_tokens_is_an_error() -> None:
+    model, tokens = replaying(), some_tokens(2, 20)
+    _, cache = steps(model, tokens)
+    with torch.no_grad(), pytest.raises(ValueError, match="state has 2 sequences"):
+        model(tokens[:1, :1], past_key_values=cache)
+
+
+# ---- Caches take turns ----
+
+
+def test_caches_take_turns() -> None:
+    """What one goes on from is not lost when another's steps are made."""
+    model, tokens = replaying(), some_tokens(1, 24)
+    with torch.no_grad():
+        expected = model(tokens, use_cache=False).logits
+    caches = [steps(model, tokens[:, :12])[1] for _ in range(2)]
+    for t in range(12, 24):
+        for cache in caches:
+            found, _ = steps(model, tokens[:, t : t + 1], cache)
+            torch.testing.assert_close(found, expected[:, t : t + 1], rtol=1e-9, atol=1e-9)
+    assert GraphOnCpu.num_recorded == 1
+
+
+@pytest.mark.parametrize(
+    "fork",
+    [lambda cache: RebasedCache(cache.state, cache.num_seen), copy.copy, copy.deepcopy],
+    ids=["of its state", "copy", "deepcopy"],
+)
+def test_a_fork_of_a_cache_is_its_own(fork: Any) -> None:
+    model, tokens = replaying(), some_tokens(2, 20)
+    with torch.no_grad():
+        expected = model(tokens, use_cache=False).logits
+    _, cache = steps(model, tokens[:, :15])
+    forked, before = fork(cache), cache.state
+    steps(model, tokens[:, 15:], cache)
+    found, _ = steps(model, tokens[:, 15:], forked)
+    torch.testing.assert_close(found, expected[:, 15:], rtol=1e-9, atol=1e-9)
+    again, _ = steps(model, tokens[:, 15:], RebasedCache(before, 15))
+    torch.testing.assert_close(again, expected[:, 15:], rtol=1e-9, atol=1e-9)
+
+
+def test_threads() -> None:
+    """Each with a cache of its own, all with one model."""
+    model = replaying()
+    texts = [some_tokens(1, 30, seed=seed) for seed in range(4)]
+    errors = [1.0] * 4
+
+    def work(index: int) -> None:
+        errors[index] = max(error(model, texts[index]) for _ in range(3))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(errors) < 1e-9
+
+
+# ---- The model changes between generations ----
+
+
+def _add_hook(model: Any) -> None:
+    model.model.backbone.blocks[0].register_forward_hook(lambda module, inputs, result: (result[0] * 2, result[1]))
+
+
+def _wrap(model: Any) -> None:
+    mixer = model.model.backbone.blocks[1].mixer
+    mixer.v_proj = nn.Sequential(mixer.v_proj, nn.Tanh())
+
+
+def _replace_data(model: Any) -> None:
+    for x in model.model.backbone.blocks.parameters():
+        x.data = x.data * 1.5
+
+
+def _train(model: Any) -> None:
+    with torch.no_grad():
+        for x in model.parameters():
+            x.mul_(1.3)
+
+
+def _assign(model: Any) -> None:
+    other = {name: x * 1.2 for name, x in model.model.backbone.blocks.state_dict().items()}
+    model.model.backbone.blocks.load_state_dict(other, assign=True)
+
+
+@pytest.mark.parametrize("change", [_add_hook, _wrap, _replace_data, _train, _assign])
+def test_changes_of_the_model_count(change: Any) -> None:
+    model, tokens = replaying(), some_tokens(2, 20)
+    assert error(model, tokens) < 1e-9
+    with torch.no_grad():
+        before = model(tokens, use_cache=False).logits
+        change(model)
+        assert (model(tokens, use_cache=False).logits - before).abs().max() > 1e-3
+    assert error(model, tokens) < 1e-9
+
+
+def test_adapters_that_can_be_off() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model, tokens = replaying(dtype=torch.float32), some_tokens(2, 20)
+    assert error(model, tokens) < 1e-4
+    settings: dict[str, Any] = {"target_modules": ["q_proj", "v_proj"], "lora_alpha": 64, "init_lora_weights": False}
+    adapted: Any = get_peft_model(model, LoraConfig(r=4, **settings)).eval()
+    assert error(adapted, tokens) < 1e-4
+    with adapted.disable_adapter():
+        assert error(adapted, tokens) < 1e-4
+    assert error(adapted.merge_and_unload(), tokens) < 1e-4
+
+
+def test_autocast() -> None:
+    """Weights are cast at each replay: they may be others by then. Outside of it nothing is cast."""
+    model, tokens = replaying(dtype=torch.float32), some_tokens(2, 20)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            expected = model(tokens, use_cache=False).logits
+            found = steps(model, tokens)[0]
+        assert found.dtype == expected.dtype == torch.bfloat16
+        assert (found - expected).abs().max() < 0.1 * expected.abs().max()
+        _train(model)
+    assert error(model, tokens) < 1e-3
+    assert steps(model, tokens)[0].dtype == torch.float32
+
+
+def test_dropout_ends_with_training() -> None:
+    model, tokens = replaying(residual_dropout=0.5), some_tokens(2, 20)
+    model.train()
+    steps(model, tokens)
+    model.eval()
+    assert error(model, tokens) < 1e-9
+
+
+def test_inference_mode_then_another() -> None:
+    model, tokens = replaying(), some_tokens(2, 20)
+    with torch.inference_mode():
+        _, cache = steps(model, tokens[:, :15])
+    steps(model, tokens[:, 15:], cache)
+    assert error(model, tokens) < 1e-9
+
+
+def test_copies_and_files_have_no_graph() -> None:
+    model, tokens = replaying(), some_tokens(2, 20)
+    steps(model, tokens)
+    copied = copy.deepcopy(model)
+    _train(model)
+    assert error(copied, tokens) < 1e-9
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    assert error(torch.load(file, weights_only=False), tokens) < 1e-9
+
+
+# ---- On a GPU ----
 
 
 @pytest.mark.gpu

@@ -80,6 +80,16 @@ def test_an_adapted_head_is_used_as_it_is() -> None:
 
 
 @pytest.mark.usefixtures("_forget_compilations")
+def test_a_head_with_hooks_is_called() -> None:
+    plain, fused = both_models()
+    for model in (plain, fused):
+        model.lm_head.register_forward_hook(lambda module, inputs, logits: logits / 2)
+    tokens = some_tokens(3, 13)
+    losses = [model(tokens, labels=tokens).loss for model in (plain, fused)]
+    torch.testing.assert_close(*losses)
+    assert fused(tokens, labels=tokens).logits is not None
+
+
 def test_compiled_in_one_graph() -> None:
     model = both_models(torch.float32)[1]
     expected = loss_and_gradients(model, labels=labels_with_gaps())

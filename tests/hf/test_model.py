@@ -104,6 +104,31 @@ def test_packed_by_position_ids_and_borders(mixer: str) -> None:
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     torch.testing.assert_close(model(packed, position_ids=positions).logits, expected, **EXACT)
     torch.testing.assert_close(model(packed, cu_seqlens=torch.tensor([0, 4, 5, 12])).logits, expected, **EXACT)
+    mask = torch.ones_like(packed)
+    torch.testing.assert_close(model(packed, position_ids=positions, attention_mask=mask).logits, expected, **EXACT)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # the compiler asks
+def test_packed_by_position_ids_and_compiled() -> None:
+    model, rows = small_model(), [some_tokens(1, length, seed=length) for length in (5, 7)]
+    compiled = torch.compile(model, backend="aot_eager")
+    positions = torch.cat([torch.arange(row.shape[1]) for row in rows])[None]
+    with torch.no_grad():
+        expected = torch.cat([model(row).logits for row in rows], dim=1)
+        found = compiled(torch.cat(rows, dim=1), position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "positions"),
+    [(1, [0, 1, 0, 2]), (1, [3, 4, 0, 1]), (1, [7, 8, 9, 10]), (2, [0, 1, 0, 1])],
+    ids=str,
+)
+def test_positions_of_another_kind(batch_size: int, positions: list[int]) -> None:
+    with pytest.raises(ValueError, match="position_ids must count up"):
+        small_model()(some_tokens(batch_size, 4), position_ids=torch.tensor([positions] * batch_size))
 
 
 def test_embeddings_in_place_of_tokens() -> None:
@@ -180,8 +205,6 @@ def test_wrong_tokens_and_lengths() -> None:
         model()
     with pytest.raises(ValueError, match="attention_mask has 4 columns; there are 5 tokens, and 0 before them"):
         model(some_tokens(1, 5), attention_mask=torch.ones(1, 4))
-    with pytest.raises(ValueError, match="position_ids must count up"):
-        model(some_tokens(1, 4), position_ids=torch.tensor([[0, 1, 0, 2]]))
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:

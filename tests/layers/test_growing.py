@@ -1,5 +1,8 @@
 """Sequences that grow: the same as by torch.cat, whoever extends them, with fewer copies."""
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rebased.layers.growing import MIN_ROOM, SHARE, extend
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 def rows(num: int) -> Tensor:
@@ -45,13 +54,51 @@ def test_copies_seldom_however_long() -> None:
 
 
 def test_gives_gradients() -> None:
-    old, new = rows(20).requires_grad_(), rows(1).requires_grad_()
-    longer = extend(old, new)
-    extend(longer, rows(1)).sum().backward()
+    with torch.enable_grad():
+        old, new = rows(20).requires_grad_(), rows(1).requires_grad_()
+        longer = extend(old, new)
+        extend(longer, rows(1)).sum().backward()
     assert old.grad is not None
     assert torch.equal(old.grad, torch.ones_like(old))
     assert new.grad is not None
     assert torch.equal(new.grad, torch.ones_like(new))
+
+
+def test_what_a_gradient_needs_is_not_overwritten() -> None:
+    """Rows without gradients of their own, saved for those of something else."""
+    kept = extend(rows(4), rows(1))
+    with torch.enable_grad():
+        query = torch.ones(3, requires_grad=True)
+        out = (kept * query).sum()
+        longer = extend(kept, rows(1))
+        (out + (longer * query).sum()).backward()
+    assert query.grad is not None
+    torch.testing.assert_close(query.grad, (kept.sum(dim=1) + longer.sum(dim=1)).sum(dim=0))
+
+
+def test_threads_that_share_a_beginning() -> None:
+    wrong = []
+    for _ in range(30):
+        start, barrier = extend(rows(8), rows(1)), threading.Barrier(4)
+        found: dict[int, Tensor] = {}
+
+        def work(
+            index: int, start: Tensor = start, barrier: threading.Barrier = barrier, found: dict[int, Tensor] = found
+        ) -> None:
+            barrier.wait()
+            longer = start
+            with torch.no_grad():
+                for _ in range(3):
+                    longer = extend(longer, torch.full((2, 4, 3), float(index)))
+            found[index] = longer
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wrong += [index for index, longer in found.items() if not (longer[:, 9:] == index).all()]
+    assert not wrong
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -18,6 +18,7 @@ RUN: dict[str, Any] = {
     "parameters": 156_992_256,
     "tokens": 2_600_000_000,
     "corpus": "prose",
+    "config": {"split": "validation", "length": 4096, "recurrence": "bigram"},
     "ar_fraction": 0.36,
     "perplexity": {"all": 20.0, "ar": 5.0, "non_ar": 60.0},
 }
@@ -79,6 +80,26 @@ def test_what_nobody_knows(tmp_path: Path) -> None:
     unknown = {"model": None, "seed": None, "tokens": None, "perplexity": {"all": 20.0, "ar": None, "non_ar": 20.0}}
     (rows,) = tables_of(tmp_path, RUN | unknown)
     assert rows["unknown"] == ["156,992,256", "unknown", "1", "20.00", "—", "20.00"]
+
+
+def test_only_what_compares_is_averaged(tmp_path: Path) -> None:
+    """Other tokens, corpora and ways to evaluate are other rows; unnamed models are one each."""
+    config = RUN["config"] | {"recurrence": "token"}
+    unnamed = RUN | {"model": None, "seed": None, "perplexity": {"all": 1.0, "ar": 1.0, "non_ar": 1.0}}
+    others = [RUN | {"tokens": 1}, RUN | {"corpus": "code"}, RUN | {"config": config}, unnamed, unnamed]
+    (tmp_path / "lm").mkdir()
+    for index, run in enumerate([RUN, *others]):
+        (tmp_path / "lm" / f"{index}.json").write_text(json.dumps(run))
+    data = TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))
+    (table,) = (part for part in TABLE2.present(data).parts if isinstance(part, Table))
+    assert [row[0].text for row in table.rows].count("ReBased") == 4
+    assert [row[0].text for row in table.rows].count("unknown") == 2
+    assert {row[3].text for row in table.rows} == {"1", ""}
+
+
+def test_one_run_twice_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"0\.json and .*1\.json are of the same model, seed and evaluation"):
+        tables_of(tmp_path, RUN, RUN)
 
 
 def test_files_of_another_kind(tmp_path: Path) -> None:

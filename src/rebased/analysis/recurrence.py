@@ -37,6 +37,7 @@ def recurs(
         return found
     if tokens.min() < 0:
         raise ValueError(f"tokens has {tokens.min()}; none may be negative")
+    tokens = tokens.astype(np.int64)  # narrow types would not hold one number more
     texts = np.zeros_like(tokens) if sequences is None else sequences
     if by == "token":
         return _occurred_before(texts, tokens)

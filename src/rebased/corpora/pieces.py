@@ -44,7 +44,7 @@ def _border(text: str) -> int:
     half = PIECE // 2
     at = text.rfind("\n", half, PIECE)
     while at != -1:
-        if not text[at + 1].isspace():
+        if not text[at + 1].isspace() and not text[at - 1].isspace():  # an empty line may be one token with its end
             return at + 1
         at = text.rfind("\n", half, at)
     at = text.rfind(" ", half, PIECE)

@@ -11,16 +11,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from rebased.hf.cache import RebasedCache
 from rebased.hf.config import RebasedConfig
-from rebased.hf.decoder import Decoder, has_constant_state
 from rebased.hf.fused_loss import fused_causal_loss
 from rebased.hf.packing import borders_of
+from rebased.hf.replaying import Replayer
 from rebased.models import LanguageModel
 
 __all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
-
-
-STEPS_BEFORE_REPLAY = 3
-"""A graph is recorded once so many single tokens have come: it takes as long as some dozen steps."""
 
 
 class RebasedPreTrainedModel(PreTrainedModel):
@@ -87,11 +83,13 @@ class RebasedModel(RebasedPreTrainedModel):
         cache = past_key_values
         if cache is None and use_cache:
             cache = RebasedCache()
-        if cu_seqlens is None and attention_mask is None and (cache is None or cache.num_seen == 0):
+        key_mask = _key_mask(attention_mask, tokens, cache)
+        is_start = cache is None or cache.num_seen == 0
+        if cu_seqlens is None and key_mask is None and position_ids is not None and is_start:
             cu_seqlens = borders_of(position_ids, tokens)
         if cu_seqlens is not None:
             cache = None  # a row of finished sequences has no next token
-        hidden, states = self._run(tokens, inputs_embeds, attention_mask, cache, cu_seqlens, at, output_hidden_states)
+        hidden, states = self._run(tokens, inputs_embeds, key_mask, cache, cu_seqlens, at, output_hidden_states)
         out = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache, hidden_states=states)
         return out if _wants_dict(return_dict, self.config) else out.to_tuple()
 
@@ -99,7 +97,7 @@ class RebasedModel(RebasedPreTrainedModel):
         self,
         tokens: Tensor,
         embeddings: Tensor | None,
-        attention_mask: Tensor | None,
+        key_mask: Tensor | None,
         cache: RebasedCache | None,
         cu_seqlens: Tensor | None,
         at: Tensor | None,
@@ -121,7 +119,7 @@ class RebasedModel(RebasedPreTrainedModel):
                 embeddings=embeddings,
                 state=state,
                 at=at,
-                key_mask=_key_mask(attention_mask, tokens, cache),
+                key_mask=key_mask,
                 cu_seqlens=cu_seqlens,
             )
         finally:
@@ -130,6 +128,7 @@ class RebasedModel(RebasedPreTrainedModel):
                 hook.remove()
         if cache is not None:
             cache.state, cache.num_seen, cache.num_steps = state, cache.num_seen + T, cache.num_steps + (T == 1)
+            cache.is_past_padding |= T == 1 and key_mask is None
         return hidden, (*seen, hidden) if wants_states else None
 
     def _checked(self, tokens: Tensor) -> Tensor:
@@ -154,8 +153,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = RebasedModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._decoder: tuple[Any, Decoder] | None = None
-        self._state_is_constant: bool | None = None
+        self._replayer = Replayer()
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -191,9 +189,10 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         In training, with labels and ``config.fused_loss``, there are no logits: None in their place.
         """
         given = input_ids if input_ids is not None else inputs_embeds
-        if labels is None and not output_hidden_states and self._can_replay(input_ids, past_key_values):
-            logits = self._replay(input_ids, past_key_values)
-            result = CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
+        wants_more = labels is not None or output_hidden_states or cu_seqlens is not None
+        replayed = None if wants_more else self._replayed(input_ids, past_key_values)
+        if replayed is not None:
+            result = CausalLMOutputWithPast(logits=replayed, past_key_values=past_key_values)
             return result if _wants_dict(return_dict, self.config) else result.to_tuple()
         out = self.model(
             input_ids,
@@ -222,49 +221,27 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
 
     def _fuses_loss(self) -> bool:
         """A head that others have put something around, as adapters do, is more than its weight."""
-        return self.training and self.config.fused_loss and type(self.lm_head) is nn.Linear
+        head = self.lm_head
+        is_plain = type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks
+        return self.training and self.config.fused_loss and is_plain
 
-    def _can_replay(self, tokens: Tensor | None, cache: RebasedCache | None) -> bool:
-        """Whether to decode by a graph: on a GPU, after some steps, where the state is of constant size.
-
-        A graph checks nothing: near the end of the position table steps are made the ordinary way, which does.
-        """
-        return (
-            tokens is not None
-            and tokens.shape[1] == 1
-            and tokens.is_cuda
-            and cache is not None
-            and cache.state is not None
-            and cache.num_steps >= STEPS_BEFORE_REPLAY
-            and cache.num_seen < self.config.max_position_embeddings
-            and not torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and not _is_capturing(tokens)
-            and self._has_constant_state()
-        )
-
-    def _has_constant_state(self) -> bool:
-        """Asked at every token, and found out once: it takes longer than all else that Python does for one."""
-        if self._state_is_constant is None:
-            self._state_is_constant = has_constant_state(self.model.backbone)
-        return self._state_is_constant
-
-    def _replay(self, tokens: Any, cache: Any) -> Any:
-        key = cache.state.batch_size, self.lm_head.weight.data_ptr(), self.lm_head.weight.dtype
-        if self._decoder is None or self._decoder[0] != key:
-            self._decoder = None  # its memory is for the next one
-            self._decoder = key, Decoder(self.model.backbone, self.lm_head, cache.state)
-        decoder = self._decoder[1]
-        decoder.belong_to(cache)
-        logits = decoder.step(tokens, cache.state)
-        cache.state, cache.num_seen, cache.num_steps = decoder.state, cache.num_seen + 1, cache.num_steps + 1
+    def _replayed(self, tokens: Tensor | None, cache: RebasedCache | None) -> Any:
+        """Logits (B, 1, V) of a single token by a recorded graph; None where there is none, or it would not do."""
+        most = self.config.max_position_embeddings
+        logits = self._replayer.logits(self.model.backbone, self.lm_head, tokens, cache, most)
+        if logits is not None and cache is not None:
+            cache.num_seen, cache.num_steps = cache.num_seen + 1, cache.num_steps + 1
         return logits
 
 
 def _key_mask(attention_mask: Tensor | None, tokens: Tensor, cache: RebasedCache | None) -> Bool[Tensor, "B T"] | None:
-    """Of these tokens; None where all are real, as a token after others always is."""
+    """Of these tokens; None where all are real.
+
+    A GPU is not asked about each token that is generated: after one that is real in all sequences come others.
+    """
     T, before = tokens.shape[1], 0 if cache is None else cache.num_seen
-    if attention_mask is None or (T == 1 and before):
+    is_past_padding = T == 1 and tokens.is_cuda and cache is not None and cache.is_past_padding
+    if attention_mask is None or is_past_padding:
         return None
     if attention_mask.ndim != 2 or attention_mask.shape[0] != tokens.shape[0]:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Sequences that grow at their end: new rows are written behind the old ones, which are not copied each time."""
 
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,7 @@ class _Room:
 
 _ROOMS = WeakTensorKeyDictionary()
 """Of sequences with memory behind their end."""
+_LOCK = threading.Lock()
 
 
 def extend(rows: Shaped[Tensor, "B S ..."], new: Shaped[Tensor, "B T ..."]) -> Shaped[Tensor, "B ST ..."]:
@@ -39,25 +41,29 @@ def extend(rows: Shaped[Tensor, "B S ..."], new: Shaped[Tensor, "B T ..."]) -> S
     The result may share memory with ``rows``, which stays as it is. If it is extended twice, the second is a copy.
     """
     S, T = rows.shape[1], new.shape[1]
-    if not _may_write(rows, new):
+    if not _may_write(new):
         return torch.cat([rows.to(new.dtype), new], dim=1)
-    room: _Room | None = _ROOMS.get(rows)
-    if room is None or not room.takes(S, new):
+    with _LOCK:  # rows are taken before they are written, which other threads do at the same time
+        room: _Room | None = _ROOMS.get(rows)
+        is_taken = room is not None and room.takes(S, new)
+        if room is not None and is_taken:
+            room.num_used = S + T
+    if room is None or not is_taken:
         size = S + T + min(max(MIN_ROOM, (S + T) // SHARE), MAX_ROOM)
-        room = _Room(new.new_empty(new.shape[0], size, *new.shape[2:]), S)
+        room = _Room(new.new_empty(new.shape[0], size, *new.shape[2:]), S + T)
         room.buffer[:, :S] = rows
     room.buffer[:, S : S + T] = new
-    room.num_used = S + T
     longer = room.buffer[:, : S + T]
-    _ROOMS[longer] = room
+    with _LOCK:
+        _ROOMS[longer] = room
     return longer
 
 
-def _may_write(*tensors: Tensor) -> bool:
+def _may_write(new: Tensor) -> bool:
     """Whether nobody is watching: what derives, maps, compiles or records wants functions without effects."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
-        or (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing())
+        or torch.is_grad_enabled()  # old rows may have been saved for a gradient of something else
+        or (new.is_cuda and torch.cuda.is_current_stream_capturing())
     )

@@ -1,5 +1,8 @@
 """Attention with any kernel, as a layer: projections around `rebased.ops.kernel_attention`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,7 +19,23 @@ from rebased.ops.backends import BACKENDS, check_name
 from rebased.ops.checks import check_eps
 from rebased.ops.dtypes import sums_dtype
 
-__all__ = ["KernelAttention"]
+__all__ = ["KernelAttention", "stepping_in_place"]
+
+_IN_PLACE: ContextVar[bool] = ContextVar("in_place", default=False)
+
+
+@contextmanager
+def stepping_in_place() -> Iterator[None]:
+    """In here a single token overwrites the state it is given: for decoding loops that own it, not for training."""
+    token = _IN_PLACE.set(True)
+    try:
+        yield
+    finally:
+        _IN_PLACE.reset(token)
+
+
+def _steps_in_place() -> bool:
+    return not torch.compiler.is_compiling() and _IN_PLACE.get()
 
 
 class KernelAttention(Mixer):
@@ -60,8 +79,6 @@ class KernelAttention(Mixer):
         self.num_heads, self.num_key_heads = num_heads, num_key_heads
         self.feature_dim, self.head_dim = feature_dim, head_dim
         self.eps, self.backend = eps, backend
-        self.steps_in_place: bool = False
-        """Whether a single token overwrites the state it is given: for decoding loops that own it, not for training."""
         if isinstance(kernel, str):
             kernel = make_kernel(kernel, feature_dim, kernel_options or {})
         elif kernel_options is not None:
@@ -160,7 +177,7 @@ class KernelAttention(Mixer):
 
     def _step(self, x: Tensor, state: KernelState) -> tuple[Tensor, KernelState]:
         q, k, v = (y[:, 0] for y in self.project(x))
-        out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps, inplace=self.steps_in_place)
+        out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps, inplace=_steps_in_place())
         return self.o_proj(out.flatten(1))[:, None], state
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> KernelState:

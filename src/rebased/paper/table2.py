@@ -31,18 +31,31 @@ _NAMES = {"attention": "Attention", "based": "Based", "rebased": "ReBased"}
 _KIND_NAMES = {"all": "all", "ar": "AR", "non_ar": "non-AR"}
 _KINDS = tuple(_KIND_NAMES)
 ALPHA = 0.05
-_FIELDS = ("model", "seed", "parameters", "tokens", "corpus", "ar_fraction", "perplexity")
+_ALIKE = ("model", "parameters", "tokens", "corpus", "config")
+"""Runs that differ in nothing else than the seed; ``config`` says how they were evaluated."""
+_FIELDS = (*_ALIKE, "seed", "ar_fraction", "perplexity")
 
 
 def measure(material: Material) -> Data:
-    return {"runs": [_read(path) for path in sorted((material.out / "lm").glob("*.json"))]}
+    """ValueError, naming the files, for two results of one run: they would pass for two seeds."""
+    paths = sorted((material.out / "lm").glob("*.json"))
+    runs = [_read(path) for path in paths]
+    seen: dict[str, Path] = {}
+    for path, run in zip(paths, runs, strict=True):
+        name = json.dumps([run[field] for field in (*_ALIKE, "seed")], sort_keys=True)
+        if name in seen and run["seed"] is not None:
+            raise ValueError(f"{seen[name]} and {path} are of the same model, seed and evaluation; keep one of them")
+        seen[name] = path
+    return {"runs": runs}
 
 
 def _read(path: Path) -> Data:
     try:
         values = json.loads(path.read_text())
-        return {name: values[name] for name in _FIELDS}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = {name: values[name] for name in _FIELDS}
+        found["config"] = {name: value for name, value in found["config"].items() if name != "batch_size"}
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no result of a language model: {error!r}") from error
 
 
@@ -58,14 +71,14 @@ def present(data: Data) -> Section:
         )
     else:
         parts.append("No language model has been trained yet: what is here is the paper's.")
-    groups = _by_model(runs)
+    groups = _groups(runs)
     rows: list[list[Cell | str]] = []
     for family, name in _NAMES.items():
-        rows += [_row(name, groups.pop(model)) for model in list(groups) if model.split("-")[0] == family]
+        rows += [_row(name, group) for group in groups if _family(group) == family]
         quoted = (f"{value:.2f}" for value in TABLE_2[family])
         known = (f"{name}, the paper's", f"{TABLE_9[family]:,}", f"{TABLE_2_TOKENS:,}", "", *quoted)
         rows.append([Cell(each, "faint") for each in known])
-    rows += [_row(model, others) for model, others in groups.items()]
+    rows += [_row(group[0]["model"] or "unknown", group) for group in groups if _family(group) not in _NAMES]
     header = ("model", "parameters", "tokens", "seeds", "all", "AR", "non-AR")
     parts.append(Table.of("perplexity, mean ± standard deviation over seeds", header, rows))
     compared = _compared(runs)
@@ -74,11 +87,17 @@ def present(data: Data) -> Section:
     return Section("Table 2: language models", tuple(parts))
 
 
-def _by_model(runs: Sequence[Data]) -> dict[str, list[Data]]:
+def _groups(runs: Sequence[Data]) -> list[list[Data]]:
+    """Runs that differ in the seed alone; one whose seed nobody knows stands for itself."""
     found: dict[str, list[Data]] = {}
-    for run in runs:
-        found.setdefault(run["model"] or "unknown", []).append(run)
-    return found
+    for index, run in enumerate(runs):
+        own = index if run["seed"] is None else None
+        found.setdefault(json.dumps([run[field] for field in _ALIKE] + [own], sort_keys=True), []).append(run)
+    return list(found.values())
+
+
+def _family(group: Sequence[Data]) -> str:
+    return str(group[0]["model"]).split("-")[0]
 
 
 def _row(name: str, runs: Sequence[Data]) -> list[Cell | str]:
@@ -104,17 +123,17 @@ def _mean(runs: Sequence[Data], kind: str) -> str:
 
 
 def _compared(runs: Sequence[Data]) -> list[tuple[str, str, str, float, float]]:
-    """Pairs of models trained alike with several seeds: their names, the tokens, log of the ratio, Welch's p."""
+    """Pairs of models trained and evaluated alike with several seeds: names, tokens, log of the ratio, Welch's p."""
     found = []
-    for corpus, tokens in sorted({(run["corpus"], run["tokens"]) for run in runs if run["tokens"] is not None}):
-        alike = [run for run in runs if (run["corpus"], run["tokens"]) == (corpus, tokens)]
-        for (a, first), (b, second) in combinations(_by_model(alike).items(), 2):
-            for kind in _KINDS:
-                logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]
-                if min(map(len, logs)) > 1:
-                    (mean_a, sd_a), (mean_b, sd_b) = ((statistics.fmean(x), statistics.stdev(x)) for x in logs)
-                    p = welch_p(mean_a, sd_a, len(logs[0]), mean_b, sd_b, len(logs[1]))
-                    found.append((a, b, kind, mean_a - mean_b, p))
+    for first, second in combinations([group for group in _groups(runs) if group[0]["tokens"] is not None], 2):
+        if any(first[0][field] != second[0][field] for field in ("corpus", "tokens", "config")):
+            continue
+        for kind in _KINDS:
+            logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]
+            if min(map(len, logs)) > 1:
+                (mean_a, sd_a), (mean_b, sd_b) = ((statistics.fmean(x), statistics.stdev(x)) for x in logs)
+                p = welch_p(mean_a, sd_a, len(logs[0]), mean_b, sd_b, len(logs[1]))
+                found.append((str(first[0]["model"]), str(second[0]["model"]), kind, mean_a - mean_b, p))
     return found
 
 

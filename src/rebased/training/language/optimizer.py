@@ -15,7 +15,7 @@ def decayed(model: nn.Module) -> list[str]:
     Norms and biases, γ and β, and what mixers have besides (decays of scans, coefficients of kernels) say where things
     are, not how large: pulled towards zero they would say something else.
     """
-    return [name for name, x in model.named_parameters() if x.ndim > 1 and name.endswith("weight")]
+    return [name for name, x in model.named_parameters() if x.ndim > 1 and name.endswith(".weight")]
 
 
 def learning_rate_factor(config: LanguageRunConfig, step: int) -> float:

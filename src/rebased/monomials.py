@@ -48,9 +48,12 @@ def monomial_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
     return weights
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constant_weights(feature_dim: int, degree: int) -> tuple[float, ...]:
     return _cached_weights(feature_dim, degree)
+
+
+# What torch.compiler.assume_constant_result does, without loading the compiler, which takes longer than all else here.
+_constant_weights._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

@@ -79,6 +79,16 @@ def test_trainer(checkpointing: bool, tmp_path: Path) -> None:
     torch.testing.assert_close(loaded(tokens).logits, model.eval()(tokens).logits)
 
 
+def test_trainer_evaluates(tmp_path: Path) -> None:
+    options = arguments(tmp_path, eval_strategy="steps", eval_steps=15)
+    model = RebasedForCausalLM(small_config())
+    trainer = Trainer(model=model, args=options, train_dataset=Sequences(), eval_dataset=Sequences())
+    trainer.train()
+    found = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert len(found) == 2
+    assert found[1] < found[0]
+
+
 def test_trainer_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     found = []
     for start in (None, str(tmp_path / "checkpoint-15")):

@@ -48,4 +48,26 @@ def test_errors_are_one_line(saved: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said
     status, said = run(str(saved), "the cat", "--max-new-tokens", "100")
     assert status == 1
-    assert "position" in said
+    assert "and 100 new ones are more than the model's" in said
+    status, said = run(str(saved), "the cat", "--top-p", "0.5")
+    assert status == 2
+    assert "--top-p needs a --temperature" in said
+
+
+def test_an_empty_prompt(saved: Path) -> None:
+    """The tokenizer here has no token that texts begin with."""
+    status, said = run(str(saved), "")
+    assert status == 1
+    assert "makes no tokens of ''" in said
+
+
+def test_an_unfinished_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    status, said = run(str(tmp_path), "x")
+    assert status == 2
+    assert "is not finished; it has no checkpoint yet" in " ".join(said.replace("│", " ").split())
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-10"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "complete").touch()
+    status, said = run(str(tmp_path), "x")
+    assert "its last checkpoint is a model too" in " ".join(said.replace("│", " ").split())

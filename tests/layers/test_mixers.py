@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves as leaves_of
 from mixer_cases import D_MODEL, MAX_LEN, VARIANTS, assert_same, build, stream, tokens, with_grads
 from rebased.kernels import Polynomial
 from rebased.layers import MIXERS
+from rebased.layers.growing import MIN_ROOM
+from rebased.layers.kv_cache import KVCache
 
 GROWING = {"attention", "hyena"}
 BY_FFT = {"hyena", "h3"}
@@ -89,7 +91,8 @@ def test_states_hold_no_more_than_they_say(variant: str) -> None:
     with torch.no_grad():
         _, state = mixer(tokens(2, 30), state=mixer.init_state(2, dtype=torch.float64))
     storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in leaves_of(state)}
-    assert sum(storages.values()) <= state.nbytes
+    room = MIN_ROOM if isinstance(state, KVCache) else 0  # for tokens to come
+    assert sum(storages.values()) <= state.nbytes * (30 + room) / 30
 
 
 @every_variant

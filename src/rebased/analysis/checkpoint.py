@@ -44,8 +44,9 @@ class Checkpoint:
         return trained or getattr(self.model.config, "max_position_embeddings", None)
 
 
-def load_checkpoint(folder: Path) -> Checkpoint:
+def load_checkpoint(folder: Path | str) -> Checkpoint:
     """Weights are float32, whatever they were saved in. ValueError, naming the folder, for what is none or broken."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
     import torch

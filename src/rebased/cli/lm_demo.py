@@ -56,7 +56,7 @@ def demo(
         warmup_steps=min(30, steps // 5),
         learning_rate=4e-3,
         seed=seed,
-        dtype="float32" if place == "cpu" else "bf16",
+        dtype="float32" if place == "cpu" else "bfloat16",
     )
     options = RunOptions(device=place, checkpoint_every=100, eval_every=100, eval_sequences=32)
     facts = run_training(config, corpus.folder, model, options, log_every=10)

@@ -15,6 +15,7 @@ from rebased.analysis.evaluation import DTYPES, Evaluation, EvaluationConfig
 from rebased.analysis.recurrence import RECURRENCES
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.evaluation_table import print_evaluation
+from rebased.cli.model_folder import check_model_folder
 from rebased.environment import describe_environment
 from rebased.runs import write_text
 from rebased.training.devices import DEVICES, choose_device, current
@@ -60,6 +61,7 @@ def evaluate_model(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    check_model_folder(folder)
     if out is not None:
         make_folder(out.parent)
     try:

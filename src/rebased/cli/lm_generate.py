@@ -10,6 +10,7 @@ import torch
 import typer
 
 from rebased.cli.console import fail
+from rebased.cli.model_folder import check_model_folder
 from rebased.training.devices import DEVICES, choose_device
 
 __all__ = ["generate"]
@@ -29,8 +30,9 @@ def generate(
         place = choose_device(device)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if not folder.is_dir():
-        raise typer.BadParameter(f"there is no folder {folder}")
+    check_model_folder(folder)
+    if top_p < 1 and temperature == 0:
+        raise typer.BadParameter("--top-p needs a --temperature above 0: without one nothing is drawn")
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 
@@ -41,7 +43,11 @@ def generate(
         model.to(place).eval()
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         fail(error)
-    tokens = tokenizer(prompt, return_tensors="pt").to(place)
+    tokens = _tokens(tokenizer, prompt, place)
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and tokens["input_ids"].shape[1] + max_new_tokens > most + 1:
+        length = tokens["input_ids"].shape[1]
+        fail(f"a prompt of {length} tokens and {max_new_tokens} new ones are more than the model's {most} positions")
     torch.manual_seed(seed)
     how: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
@@ -53,5 +59,15 @@ def generate(
         )
     except KeyboardInterrupt:
         fail("stopped")
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         fail(error)
+
+
+def _tokens(tokenizer: Any, prompt: str, device: str) -> dict[str, Any]:
+    """Of an empty prompt, the token that texts begin with."""
+    tokens = tokenizer(prompt, return_tensors="pt")["input_ids"].long()
+    if tokens.shape[1] == 0:
+        if prompt or tokenizer.bos_token_id is None:
+            fail(f"the tokenizer makes no tokens of {prompt!r}")
+        tokens = torch.tensor([[tokenizer.bos_token_id]])
+    return {"input_ids": tokens.to(device), "attention_mask": torch.ones_like(tokens).to(device)}

@@ -23,7 +23,9 @@ _PAPER, _OPTIONS = LanguageRunConfig(), RunOptions()
 def train(
     data: Annotated[Path, typer.Option(help="A corpus, as `rebased data prepare` makes it.")],
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the run, and of the model at its end.")],
-    preset: Annotated[str, typer.Option(help="rebased, based, attention, or one of these with -small.")] = _PAPER.model,
+    preset: Annotated[
+        str, typer.Option(help="rebased, based or attention, also with -medium or -small.")
+    ] = _PAPER.model,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,7 +52,7 @@ def train(
     beta2: Annotated[float, typer.Option(help="Of AdamW.")] = _PAPER.beta2,
     seed: Annotated[int, typer.Option(help="Of weights, data order and dropout.")] = _PAPER.seed,
     dtype: Annotated[
-        str | None, typer.Option(help=f"Of products: {' or '.join(DTYPES)}; by default bf16 on a GPU.")
+        str | None, typer.Option(help=f"Of products: {' or '.join(DTYPES)}; by default bfloat16 on a GPU.")
     ] = None,
     crossing: Annotated[bool, typer.Option(help="Whether sequences run on over the ends of documents.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = _OPTIONS.device,
@@ -67,7 +69,9 @@ def train(
     eval_every: Annotated[
         int, typer.Option(help="Steps between losses on the validation split; 0 is only at the end.")
     ] = _OPTIONS.eval_every,
-    eval_sequences: Annotated[int, typer.Option(help="Of the validation split.")] = _OPTIONS.eval_sequences,
+    eval_sequences: Annotated[
+        int, typer.Option(help="Of the validation split, spread over it.")
+    ] = _OPTIONS.eval_sequences,
     log_every: Annotated[int, typer.Option(min=1, help="Steps between two lines of progress.")] = 10,
     board: Annotated[bool, typer.Option(help="Write TensorBoard's event files.")] = _OPTIONS.board,
     wandb: Annotated[str | None, typer.Option(metavar="PROJECT", help="Also log to Weights & Biases.")] = None,
@@ -100,7 +104,7 @@ def train(
             beta1=beta1,
             beta2=beta2,
             seed=seed,
-            dtype=dtype or ("float32" if choose_device(device) == "cpu" else "bf16"),
+            dtype=dtype or ("float32" if choose_device(device) == "cpu" else "bfloat16"),
             crossing=crossing,
         )
         options = RunOptions(
@@ -142,7 +146,7 @@ def run_training(
         _fail("stopped; the same command goes on from the last checkpoint")
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
-    except (ImportError, ValueError, ArithmeticError, RuntimeError, OSError) as error:
+    except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
         _fail(error)
 
 

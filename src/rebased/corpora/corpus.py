@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rebased.corpora.manifest import MANIFEST, SPLITS, Manifest, read_manifest
+from rebased.corpora.manifest import MANIFEST, SPLITS, Manifest, hash_splits, read_manifest
 from rebased.corpora.split import Split
 from rebased.corpora.state import STATE
 
@@ -45,6 +45,11 @@ class Corpus:
         """What ``hash_tokenizer`` gives for the tokenizer."""
         return self.manifest.tokenizer_hash
 
+    @property
+    def content_hash(self) -> str:
+        """Of tokens and documents: equal for corpora with the same content, wherever they lie."""
+        return hash_splits(self.manifest)
+
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         """From the corpus's own folder: nothing is downloaded."""
         from rebased.corpora.encoding import load_saved
@@ -72,8 +77,9 @@ class Corpus:
             _ = self.split(name).documents
 
 
-def open_corpus(folder: Path) -> Corpus:
+def open_corpus(folder: Path | str) -> Corpus:
     """The corpus in this folder, if all its files are there in their sizes; ValueError, saying what to do, if not."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; `rebased data prepare` makes it")
     if not (folder / MANIFEST).is_file():

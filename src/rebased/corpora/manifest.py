@@ -15,6 +15,7 @@ __all__ = [
     "StoredFile",
     "StoredSplit",
     "hash_file",
+    "hash_splits",
     "read_manifest",
     "write_manifest",
 ]
@@ -108,6 +109,14 @@ def read_manifest(folder: Path) -> Manifest:
         what = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path} cannot be read ({what}); {_advice(folder)}") from error
     return manifest
+
+
+def hash_splits(manifest: Manifest) -> str:
+    """Of what the splits hold, by the files' own hashes."""
+    files = [
+        (file.name, file.sha256) for split in manifest.splits.values() for file in (*split.shards, split.documents)
+    ]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:

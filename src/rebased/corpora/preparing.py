@@ -31,7 +31,7 @@ __all__ = ["prepare"]
 
 def prepare(
     sources: Sequence[str],
-    out: Path,
+    out: Path | str,
     *,
     tokenizer: str = "bytes",
     validation: float | Sequence[str] = 0.01,
@@ -47,6 +47,7 @@ def prepare(
     sources of their own. A folder that holds the finished corpus is opened. ValueError, before any work, for arguments
     that cannot be, or that are not those the folder was begun with; while reading, for what is no text, by file.
     """
+    out = Path(out)
     reading = Reading(text_field=text_field, set_field=set_field, errors=errors)
     request = make_request(sources, validation, reading, shard_tokens=shard_tokens)
     loaded = load_tokenizer(tokenizer)

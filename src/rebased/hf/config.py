@@ -19,7 +19,7 @@ class RebasedConfig(PretrainedConfig):
     """A language model of any mixers: the paper's ReBased model by default (`rebased.hf.presets` has the others)."""
 
     model_type = "rebased"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012  # Trainer adds to it, and a tuple would not do
 
     def __init__(
         self,
@@ -52,6 +52,20 @@ class RebasedConfig(PretrainedConfig):
         ``fused_loss``: in training, the loss is computed without the logits, and none are returned.
         ValueError, naming the field, for what no model can be.
         """
+        sizes = {
+            "vocab_size": vocab_size,
+            "hidden_size": hidden_size,
+            "num_hidden_layers": num_hidden_layers,
+            "num_attention_heads": num_attention_heads,
+            "feature_dim": feature_dim,
+            "max_position_embeddings": max_position_embeddings,
+        }
+        for name, value in sizes.items():
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name}={value!r} must be a positive integer")
+        for name, mixer_names in (("layer_types", layer_types), ("mixers", mixers)):
+            if isinstance(mixer_names, str):
+                raise ValueError(f"{name}={mixer_names!r} must be a list, with the name of a mixer for each layer")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers

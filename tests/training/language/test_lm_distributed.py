@@ -186,7 +186,7 @@ def train_sharded(rank: int, port: int, corpus_folder: Path, out: Path, dtype: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-5), ("bf16", 5e-4)])
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-5), ("bfloat16", 5e-4)])
 def test_the_trainer_shards(dtype: str, bound: float, tmp_path: Path) -> None:
     """With the losses of one process; and from a checkpoint it goes on to the same ones."""
     with socket.socket() as listener:

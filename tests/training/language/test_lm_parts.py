@@ -16,7 +16,7 @@ from rebased.training.language.flops import flops_per_token, peak_flops
 from rebased.training.language.layout import Processes
 from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
-from rebased.training.language.validation import shares
+from rebased.training.language.validation import Spread, shares
 
 # ---- Order ----
 
@@ -112,11 +112,11 @@ def test_flops_of_every_mixer(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "peak"),
     [
-        ("NVIDIA H200", "bf16", 989.5e12),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
-        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA H200", "bfloat16", 989.5e12),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.5e12),
+        ("NVIDIA H100 PCIe", "bfloat16", 756e12),
         ("NVIDIA H200", "float32", None),
-        ("cpu", "bf16", None),
+        ("cpu", "bfloat16", None),
     ],
 )
 def test_peaks(name: str, dtype: str, peak: float | None) -> None:
@@ -154,3 +154,11 @@ def test_settings() -> None:
         "position_embedding_type": "none",
         "fused_loss": True,
     }
+
+
+def test_validation_is_spread() -> None:
+    sample = Spread(list(range(533)), 64)
+    found = [sample[index] for index in range(64)]
+    assert found[:3] == [0, 8, 16]
+    assert found[-1] == 524
+    assert found == sorted(set(found))

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import random
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -236,10 +237,53 @@ def test_another_corpus_is_named(undisturbed: Path, tmp_path: Path) -> None:
     text = tmp_path / "other.txt"
     text.write_text("something else entirely. " * 500)
     other = prepare([str(text)], tmp_path / "other", validation=0.0)
-    with pytest.raises(
-        ValueError, match=r"corpus\.name='other', there 'corpus'; corpus\.train_tokens=12501, there \d+"
-    ):
+    message = r"corpus\.content='\w+', there '\w+'; corpus\.train_tokens=12501, there \d+"
+    with pytest.raises(ValueError, match=message):
         train(run_config(), other, undisturbed, small_options())
+
+
+def test_a_corpus_is_known_by_its_content(undisturbed: Path, tmp_path: Path) -> None:
+    """Not by its folder's name, and not by its size."""
+    from rebased.corpora import open_corpus, prepare
+
+    shutil.copytree(corpus().folder, tmp_path / "elsewhere")
+    assert train(run_config(), open_corpus(tmp_path / "elsewhere"), undisturbed, small_options())["steps"] == 12
+    texts = [tmp_path / name / "text.txt" for name in ("a", "b")]
+    found = []
+    for path, word in zip(texts, ("mat", "log"), strict=True):
+        path.parent.mkdir()
+        path.write_text(f"sat on the {word}. " * 200)
+        found.append(prepare([str(path)], path.parent / "corpus", validation=0.0))
+    assert len({each.split("train").num_tokens for each in found}) == 1
+    train(run_config(), found[0], tmp_path / "run", small_options())
+    with pytest.raises(ValueError, match=r"is another run's: corpus\.content="):
+        train(run_config(), found[1], tmp_path / "run", small_options())
+
+
+def test_without_a_checkpoint_other_options_are_welcome(tmp_path: Path) -> None:
+    """As those that an error asks for."""
+    with pytest.raises(FloatingPointError, match="try a lower learning rate"):
+        train_small(tmp_path, small_run(learning_rate=1e9))
+    train_small(tmp_path)
+    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 13))
+    assert json.loads((tmp_path / "run.json").read_text())["learning_rate"] == 1e-2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_checkpoint_that_cannot_be_read(
+    name: str, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_off(patch, Trainer, "training_step", at_call=12)
+        with pytest.raises(KilledError):
+            train_small(tmp_path, run_config(), eval_every=4)
+    newest = tmp_path / "checkpoints" / "checkpoint-10"
+    (newest / name).write_bytes((newest / name).read_bytes()[:100])
+    with pytest.raises(ValueError, match=rf"checkpoint-10/{name} cannot be read .*goes on from the one before"):
+        train_small(tmp_path, run_config(), eval_every=4)
+    shutil.rmtree(newest)
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
 
 
 def test_another_tokenizer_is_named(undisturbed: Path) -> None:

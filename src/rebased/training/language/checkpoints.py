@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 from rebased.runs import write_text
@@ -10,6 +11,7 @@ __all__ = [
     "CHECKPOINTS",
     "MARKER",
     "CheckpointError",
+    "check_readable",
     "checkpoint_steps",
     "last_checkpoint",
     "mark",
@@ -41,6 +43,23 @@ def checkpoint_steps(folder: Path) -> list[int]:
 def last_checkpoint(folder: Path) -> Path | None:
     steps = checkpoint_steps(folder)
     return folder / name_of(steps[-1]) if steps else None
+
+
+def check_readable(checkpoint: Path) -> None:
+    """ValueError, saying what to do, for files that ended too early after all: of a disk that failed, or was full."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(checkpoint.iterdir()):
+        try:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="pt"):
+                    continue
+            if path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
+                raise ValueError("it is no file of torch's")
+        except (SafetensorError, ValueError, OSError) as error:
+            raise ValueError(
+                f"{path} cannot be read ({error}); without {checkpoint} the same command goes on from the one before"
+            ) from error
 
 
 def mark(checkpoint: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["DTYPES", "LanguageRunConfig", "RunOptions", "steps_for"]
 
-DTYPES = ("bf16", "float32")
+DTYPES = ("bfloat16", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class LanguageRunConfig:
     beta2: float = 0.999
     seed: int = 0
     """Of the weights at the start, the order of the data, and dropout."""
-    dtype: str = "bf16"
+    dtype: str = "bfloat16"
     """What products are computed in; weights and their gradients are float32 with either."""
     crossing: bool = True
     """Whether a sequence may run on into the next document, as if it were one text."""

@@ -22,7 +22,7 @@ PEAK_FLOPS = {
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
     """None for devices and dtypes that are not listed: a wrong peak is worse than none."""
-    if dtype != "bf16":
+    if dtype != "bfloat16":
         return None
     return next((peak for name, peak in PEAK_FLOPS.items() if name in device_name.upper()), None)
 

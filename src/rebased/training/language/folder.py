@@ -12,6 +12,7 @@ from typing import Any
 
 from rebased.corpora import Corpus
 from rebased.runs import write_text
+from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "begin",
     "check_same_run",
     "describe_run",
+    "has_begun",
     "read_training",
     "write_training",
 ]
@@ -32,9 +34,9 @@ TRAINING = "training.json"
 def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
     """All that must be the same for a run to be gone on with."""
     text = {
-        "name": corpus.name,
-        "vocab_size": corpus.vocab_size,
+        "content": corpus.content_hash,
         "tokenizer": corpus.tokenizer_hash,
+        "vocab_size": corpus.vocab_size,
         "train_tokens": corpus.split("train").num_tokens,
     }
     return config.to_dict() | {"corpus": text}
@@ -55,14 +57,20 @@ def check_same_run(folder: Path, described: dict[str, Any]) -> None:
         raise ValueError(f"{path} cannot be read: {error}") from error
     ours, theirs = _flat(json.loads(json.dumps(described))), _flat(written)
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
-    if differing:
+    if differing and has_begun(folder):
         told = "; ".join(f"{name}={ours.get(name)!r}, there {theirs.get(name)!r}" for name in differing)
         raise ValueError(f"{folder} is another run's: {told}; choose another folder, or the same options")
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether there is anything to go on from; else a folder is free for other options."""
+    return (folder / TRAINING).exists() or last_checkpoint(folder / CHECKPOINTS) is not None
+
+
 def begin(folder: Path, described: dict[str, Any]) -> None:
-    if not (folder / RUN).exists():
-        write_text(folder / RUN, json.dumps(described, indent=2) + "\n")
+    text = json.dumps(described, indent=2) + "\n"
+    if not (folder / RUN).exists() or not has_begun(folder):
+        write_text(folder / RUN, text)
 
 
 def read_training(folder: Path) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from rebased.corpora import Corpus, Windows
 from rebased.environment import describe_environment
 from rebased.training.language import folder as run_folder
 from rebased.training.language.batches import collate, collate_packed
-from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint, prune, step_of
+from rebased.training.language.checkpoints import CHECKPOINTS, check_readable, last_checkpoint, prune, step_of
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.flops import flops_per_token, peak_flops
 from rebased.training.language.job import Job, plan_job
@@ -23,7 +23,7 @@ from rebased.training.language.layout import Layout
 from rebased.training.language.metrics import StepRecord, read_metrics
 from rebased.training.language.order import Order
 from rebased.training.language.records import open_records
-from rebased.training.language.validation import LOGITS_AT_A_TIME, shares, validation_loss
+from rebased.training.language.validation import LOGITS_AT_A_TIME, Spread, shares, validation_loss
 from rebased.training.locks import locked
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ Report = Callable[[Started | StepRecord], None]
 def train(
     config: LanguageRunConfig,
     corpus: Corpus,
-    out: Path,
+    out: Path | str,
     options: RunOptions | None = None,
     *,
     report: Report = lambda event: None,
@@ -65,6 +65,7 @@ def train(
     the folder; `CheckpointError` if the disk is full; FloatingPointError if the loss is not finite; `LockedError` while
     another process trains there.
     """
+    out = Path(out)
     job = plan_job(config, corpus, out, RunOptions() if options is None else options)
     finished = run_folder.read_training(out)
     if finished is not None:
@@ -102,6 +103,8 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
         prune(folder)
     _wait()
     checkpoint = last_checkpoint(folder)
+    if checkpoint is not None:
+        check_readable(checkpoint)
     first_step = 0 if checkpoint is None else step_of(checkpoint)
     num_parameters = sum(x.numel() for x in model.parameters())
     describe = partial(_describe, job, num_parameters, dataclasses.asdict(describe_environment(place)))
@@ -189,6 +192,7 @@ def _validation(job: Job, trainer: "LanguageTrainer", device: torch.device) -> C
     num_sequences = min(job.options.eval_sequences, len(windows))
     if num_sequences == 0:
         return lambda: None
+    sample = Spread(windows, num_sequences)
     fitting = max(1, LOGITS_AT_A_TIME // (config.seq_len * job.model_config.vocab_size))
     batches = shares(num_sequences, min(job.layout.micro_batch, fitting), job.processes)
     join = collate if config.crossing else collate_packed
@@ -197,7 +201,7 @@ def _validation(job: Job, trainer: "LanguageTrainer", device: torch.device) -> C
     def validate() -> float:
         with trainer.compute_loss_context_manager():
             model = trainer.model_wrapped
-            return validation_loss(model, windows, batches, join, device=device, gather_sum=gather_sum)
+            return validation_loss(model, sample, batches, join, device=device, gather_sum=gather_sum)
 
     return validate
 

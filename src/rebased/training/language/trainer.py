@@ -124,7 +124,7 @@ def training_arguments(
         max_grad_norm=config.clip,
         optim="adamw_torch_fused",
         seed=config.seed,
-        bf16=config.dtype == "bf16",
+        bf16=config.dtype == "bfloat16",
         gradient_checkpointing=options.gradient_checkpointing,
         logging_strategy="steps",
         logging_steps=1,

@@ -17,12 +17,12 @@ T = TypeVar("T")
 class Replay(Generic[T]):
     """Does what ``function()`` did when it was recorded, to the same memory; what it returned is overwritten.
 
-    Tensors that the function reads must stay where they are. RuntimeError if it waits for the device or copies from
-    the host, which no graph can hold.
+    Tensors that the function reads must stay where they are, and alive: the function itself is not kept, as it often
+    belongs to whoever keeps this. RuntimeError if it waits for the device or copies from the host, which no graph can
+    hold.
     """
 
     def __init__(self, function: Callable[[], T], device: torch.device) -> None:
-        self._function = function  # keeps alive what it works on
         with torch.cuda.device(device):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())

@@ -10,6 +10,7 @@ from rebased.hf.cache import RebasedCache
 from rebased.hf.decoder import Decoder, Recorder, has_constant_state
 from rebased.layers import Mixer
 from rebased.models import LanguageModel
+from rebased.ops.triton.precision import allows_tf32
 from rebased.replay import Replay
 
 __all__ = ["STEPS_BEFORE_REPLAY", "Replayer"]
@@ -95,7 +96,7 @@ def _settings(body: LanguageModel, device: str) -> tuple[Any, ...]:
         body.training,
         torch.is_autocast_enabled(device),
         torch.get_autocast_dtype(device),
-        torch.get_float32_matmul_precision(),
+        allows_tf32(),
     )
 
 

@@ -1,6 +1,7 @@
 """A function of tensors, recorded once and replayed for others of the same shapes."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ class RecordedCall:
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         self._inputs = [x.clone() for x in inputs]
-        self._replay = Replay(lambda: function(*self._inputs), self._inputs[0].device)
+        self._replay = Replay(partial(function, *self._inputs), self._inputs[0].device)
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         for own, x in zip(self._inputs, inputs, strict=True):

@@ -3,6 +3,7 @@
 import errno
 import json
 import multiprocessing
+import os
 import random
 import resource
 import shutil
@@ -215,6 +216,30 @@ def test_no_space_left_for_the_model(undisturbed: Path, tmp_path: Path, monkeypa
         with pytest.raises(CheckpointError, match=r"the model could not .* goes on from step 12"):
             train_small(tmp_path, run_config(), eval_every=4)
     assert not (tmp_path / "model.safetensors").exists()
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop(
+    number: signal.Signals, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the step it is at, and keeps it; the handlers are then what they were."""
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    original, calls = Trainer.training_step, list[int]()
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 7:
+            os.kill(os.getpid(), number)
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", step)
+        with pytest.raises(KeyboardInterrupt, match="stopped after step 7"):
+            train_small(tmp_path, run_config(), eval_every=4)
+    assert checkpoint_steps(tmp_path / "checkpoints") == [5, 7]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     train_small(tmp_path, run_config(), eval_every=4)
     assert_same(tmp_path, undisturbed)
 

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from rebased.training.language.metrics import StepRecord
+from rebased.training.language.stopping import Stop
 
 __all__ = ["Observer"]
 
@@ -24,14 +25,16 @@ class Observer(TrainerCallback):
         validate: Callable[[], float | None],
         eval_every: int,
         checkpoint_every: int,
+        stop: Stop,
     ) -> None:
-        """``utilisation``: of the devices' peak, given tokens per second."""
+        """``utilisation``: of the devices' peak, given tokens per second. ``stop``: is looked at after each step."""
         self._tokens_per_step = tokens_per_step
         self._utilisation = utilisation
         self._write = write
         self._validate = validate
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
+        self._stop = stop
         self._since = time.perf_counter()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -40,6 +43,8 @@ class Observer(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step % self._checkpoint_every == 0 or state.global_step == state.max_steps:
             control.should_save = True
+        if self._stop.is_asked:
+            control.should_save = control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """A step's numbers are there: the device has finished it."""

@@ -23,6 +23,7 @@ from rebased.training.language.layout import Layout
 from rebased.training.language.metrics import StepRecord, read_metrics
 from rebased.training.language.order import Order
 from rebased.training.language.records import open_records
+from rebased.training.language.stopping import stopping_after_a_step
 from rebased.training.language.validation import LOGITS_AT_A_TIME, Spread, shares, validation_loss
 from rebased.training.locks import locked
 
@@ -62,8 +63,8 @@ def train(
 
     The same call goes on from the last checkpoint that counts; of a finished run it only reads the result. Called in
     each of torchrun's processes, they train together. ValueError, before any work, for what cannot be or does not fit
-    the folder; `CheckpointError` if the disk is full; FloatingPointError if the loss is not finite; `LockedError` while
-    another process trains there.
+    the folder; KeyboardInterrupt, with a checkpoint, after a SIGINT or SIGTERM; `CheckpointError` if the disk is full;
+    FloatingPointError if the loss is not finite; `LockedError` while another process trains there.
     """
     out = Path(out)
     job = plan_job(config, corpus, out, RunOptions() if options is None else options)
@@ -110,7 +111,7 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
     describe = partial(_describe, job, num_parameters, dataclasses.asdict(describe_environment(place)))
     utilisation = _utilisation(job, model, place)
 
-    with open_records(job, first_step) as records:
+    with open_records(job, first_step) as records, stopping_after_a_step(processes.count == 1) as stop:
 
         def write(record: StepRecord) -> None:
             records.write(record)
@@ -136,6 +137,7 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
                 validate=_validation(job, trainer, place),
                 eval_every=options.eval_every,
                 checkpoint_every=options.checkpoint_every,
+                stop=stop,
             )
         )
         torch.manual_seed(config.seed + processes.rank)  # every process drops others
@@ -151,6 +153,8 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
                 )
             )
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if trainer.state.global_step < config.steps:
+            raise KeyboardInterrupt(f"stopped after step {trainer.state.global_step}")
         _export(job, trainer)
     facts = describe(config.steps)
     if processes.is_main:

@@ -126,7 +126,7 @@ def test_text_files(tmp_path: Path) -> None:
     (folder / "b" / ".git" / "x.txt").write_text("hidden")
     (folder / "b.txt").write_bytes(b"")
     (folder / "picture.png").write_bytes(b"\xff\xd8")
-    (folder / "a.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    (folder / "a.txt.gz").write_bytes(gzip.compress(TEXT.encode(), mtime=0))
     (folder / "z.py.zst").write_bytes(zstandard.compress(b"import this\n"))
     (tmp_path / "LICENSE").write_text("free")
     corpus = prepare([str(folder), str(tmp_path / "LICENSE")], tmp_path / "out", validation=0)
@@ -151,7 +151,7 @@ def make_records(folder: Path, kind: str) -> str:
         (path / "train.jsonl").write_bytes(lines.replace(b"\n\n", b"\n"))
         return f"hf:{path}"
     else:
-        packed = {"jsonl": lines, "jsonl.zst": zstandard.compress(lines), "ndjson.gz": gzip.compress(lines)}
+        packed = {"jsonl": lines, "jsonl.zst": zstandard.compress(lines), "ndjson.gz": gzip.compress(lines, mtime=0)}
         path.write_bytes(packed[kind])
     return str(path)
 
@@ -261,7 +261,7 @@ def test_refused(
         ("a.txt", b"abc\xc3\x28", "a.txt is not UTF-8: invalid continuation byte at byte 3; errors='replace'"),
         ("a.txt", b"abc\xe2\x82", "a.txt is not UTF-8: unexpected end of data at byte 3"),
         ("a.parquet", b"PAR1", "a.parquet is not Parquet"),
-        ("a.txt.gz", gzip.compress(b"x" * 99)[:-9], "a.txt.gz cannot be unpacked"),
+        ("a.txt.gz", gzip.compress(b"x" * 99, mtime=0)[:-9], "a.txt.gz cannot be unpacked"),
         ("a.txt.zst", b"plain", "a.txt.zst cannot be unpacked"),
         ("a.docx", b"", "a.docx' must end in .c, "),
         ("a.parquet.gz", b"", "a.parquet.gz' must end in"),

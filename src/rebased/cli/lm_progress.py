@@ -1,7 +1,10 @@
 """A language model's training as it goes: a bar on a terminal, lines elsewhere."""
 
 import contextlib
+import dataclasses
+import statistics
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -37,13 +40,14 @@ def describe_step(record: StepRecord) -> str:
 
 
 class _Lines:
-    """Callable with events."""
+    """Callable with events. A line tells of all steps since the one before it."""
 
     def __init__(self, console: Console, log_every: int) -> None:
         self._console = console
         self._log_every = log_every
         self._started: Started | None = None
         self._since = time.monotonic()
+        self._untold: list[StepRecord] = []
 
     def __call__(self, event: Started | StepRecord) -> None:
         if isinstance(event, Started):
@@ -51,18 +55,34 @@ class _Lines:
             self._say(describe_start(event))
             return
         assert self._started is not None
+        self._untold.append(event)
         is_edge = event.step in (self._started.step + 1, self._started.steps)
         if is_edge or event.validation_loss is not None or event.step % self._log_every == 0:
-            self._say(f"step {event.step}/{self._started.steps}, {self._left(event)} left, {describe_step(event)}")
+            self._say(
+                f"step {event.step}/{self._started.steps}, {self._left(event)}{describe_step(_mean(self._untold))}"
+            )
+            self._untold.clear()
 
     def _left(self, record: StepRecord) -> str:
+        """Nothing after one step: the first takes longer than others."""
         assert self._started is not None
         made = record.step - self._started.step
+        if made == 1:
+            return ""
         seconds = round((time.monotonic() - self._since) / made * (self._started.steps - record.step))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left, "
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _mean(records: Sequence[StepRecord]) -> StepRecord:
+    """The last one, with the mean loss and speed of all."""
+    last = records[-1]
+    speed = len(records) / sum(1 / record.tokens_per_second for record in records)
+    mfu = None if last.mfu is None else last.mfu * speed / last.tokens_per_second
+    loss = statistics.fmean(record.loss for record in records)
+    return dataclasses.replace(last, loss=loss, tokens_per_second=speed, mfu=mfu)
 
 
 class _Bar:

@@ -1,0 +1,45 @@
+"""Lines of a training: each tells of all steps since the one before it."""
+
+import io
+import re
+
+from rich.console import Console
+
+from rebased.cli.lm_progress import _Lines
+from rebased.training.language.layout import Layout
+from rebased.training.language.metrics import StepRecord
+from rebased.training.language.train import Started
+
+
+def record(step: int, loss: float, speed: float, validation_loss: float | None = None) -> StepRecord:
+    return StepRecord(
+        step=step,
+        loss=loss,
+        learning_rate=1e-3,
+        grad_norm=1.0,
+        tokens=step * 100,
+        tokens_per_second=speed,
+        mfu=speed / 1000,
+        validation_loss=validation_loss,
+    )
+
+
+def test_means_since_the_line_before() -> None:
+    out = io.StringIO()
+    lines = _Lines(Console(file=out, width=200), log_every=3)
+    layout = Layout(micro_batch=2, accumulation=1)
+    lines(Started(step=0, steps=8, parameters=1234, device="cpu", processes=1, layout=layout))
+    for each in (
+        record(1, 9.0, 100.0),
+        record(2, 4.0, 100.0),
+        record(3, 2.0, 300.0),
+        record(4, 1.0, 200.0, validation_loss=1.5),
+    ):
+        lines(each)
+    said = [re.sub(r"\d:\d\d:\d\d", "…", line) for line in out.getvalue().splitlines()]
+    assert said == [
+        "begins: 1,234 parameters on cpu, 1 × 2 sequences a step",
+        "step 1/8, loss 9.0000, 100 tokens/s, MFU 10.0%",
+        "step 3/8, … left, loss 3.0000, 150 tokens/s, MFU 15.0%",
+        "step 4/8, … left, loss 1.0000, validation 1.5000, 200 tokens/s, MFU 20.0%",
+    ]

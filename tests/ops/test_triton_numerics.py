@@ -51,7 +51,7 @@ DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if NATIVE else [])]  
 @pytest.mark.usefixtures("interpretable")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @given(case=cases(max_len=100, max_feature_dim=18, kernels=POLYNOMIALS), directly=st.booleans())
-@settings(max_examples=20)
+@settings(max_examples=30)
 def test_equals_the_reference(case: Case, dtype: torch.dtype, directly: bool) -> None:
     """Outputs, states and all gradients; packings, masks, positions, grouped heads and states among the cases."""
     plan._make_plan.cache_clear()

@@ -1,7 +1,5 @@
 """`rebased bench lm --generate`: tokens per second of ``generate``, by the length of what comes before them."""
 
-import dataclasses
-import gc
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +12,7 @@ from rebased.bench.cells import failure
 from rebased.bench.clock import seconds_of
 from rebased.bench.contention import ContentionMeter
 from rebased.bench.lm_generate_results import GenerateBenchConfig, GenerateBenchResult, GenerateMeasurement
+from rebased.bench.lm_models import measure_models
 from rebased.bench.threads import threads
 from rebased.bench.timing import Timing
 from rebased.environment import describe_environment
@@ -32,28 +31,25 @@ def run_generate_bench(
     """
     config.check_machine()
     contention = ContentionMeter()
-    found: list[GenerateMeasurement] = []
     with threads(config.threads):
-        for context in config.contexts:
-            row: list[GenerateMeasurement] = []
-            for name in config.models:
-                progress(f"{name} after {context} tokens")
-                row.append(_measure(name, context, config))
-            found += [_with_speedup(each, row[0]) for each in row]
+        found = measure_models(
+            config.models,
+            config.contexts,
+            partial(_measure, config),
+            lambda name, context: f"{name} after {context} tokens",
+            progress,
+        )
     return GenerateBenchResult(
         config=config,
         environment=describe_environment(config.torch_device),
         other_cpus=contention.other_cpus(),
-        measurements=tuple(found),
+        measurements=found,
     )
 
 
-def _measure(name: str, context: int, config: GenerateBenchConfig) -> GenerateMeasurement:
+def _measure(config: GenerateBenchConfig, name: str, context: int) -> GenerateMeasurement:
     from rebased.hf import RebasedForCausalLM, preset
 
-    gc.collect()
-    if config.device == "cuda":
-        torch.cuda.empty_cache()
     torch.manual_seed(config.seed)
     with torch.device(config.torch_device):
         model = RebasedForCausalLM(preset(name, max_positions=context + config.max_generated)).eval()  # type: ignore[no-untyped-call]
@@ -98,9 +94,3 @@ def _generate(model: Any, tokens: Tensor, cache: Any, num: int) -> tuple[Tensor,
     how = GenerationConfig(max_new_tokens=num, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
     out: Any = model.generate(tokens, generation_config=how, past_key_values=cache)
     return out.sequences, out.past_key_values
-
-
-def _with_speedup(measurement: GenerateMeasurement, first: GenerateMeasurement) -> GenerateMeasurement:
-    if measurement.tokens_per_second is None or first.tokens_per_second is None:
-        return measurement
-    return dataclasses.replace(measurement, speedup=measurement.tokens_per_second / first.tokens_per_second)

@@ -1,7 +1,6 @@
 """`rebased bench lm --train`: tokens per second of training, by the length of sequences."""
 
 import dataclasses
-import gc
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,6 +13,7 @@ from torch import Tensor
 from rebased.bench.cells import failure
 from rebased.bench.clock import seconds_of
 from rebased.bench.contention import ContentionMeter
+from rebased.bench.lm_models import measure_models
 from rebased.bench.lm_train_results import TrainBenchConfig, TrainBenchResult, TrainMeasurement
 from rebased.bench.threads import threads
 from rebased.bench.timing import Timing
@@ -31,30 +31,26 @@ def run_train_bench(config: TrainBenchConfig, *, progress: Callable[[str], None]
     """
     config.check_machine()
     contention = ContentionMeter()
-    found: list[TrainMeasurement] = []
     with threads(config.threads):
-        for length in config.lengths:
-            row: list[TrainMeasurement] = []
-            for name in config.models:
-                progress(f"{name} with sequences of {length} tokens")
-                row.append(_measure(name, length, config))
-            found += [_with_speedup(each, row[0]) for each in row]
+        found = measure_models(
+            config.models,
+            config.lengths,
+            partial(_measure, config),
+            lambda name, length: f"{name} with sequences of {length} tokens",
+            progress,
+        )
     return TrainBenchResult(
         config=config,
         environment=describe_environment(config.torch_device),
         other_cpus=contention.other_cpus(),
-        measurements=tuple(found),
+        measurements=found,
     )
 
 
-def _measure(name: str, length: int, config: TrainBenchConfig) -> TrainMeasurement:
+def _measure(config: TrainBenchConfig, name: str, length: int) -> TrainMeasurement:
     from rebased.hf import RebasedForCausalLM, preset
 
-    gc.collect()
     torch.compiler.reset()
-    if config.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(config.seed)
     with torch.device(config.torch_device):
         model = RebasedForCausalLM(preset(name, max_positions=length, fused_loss=True)).train()
@@ -99,9 +95,3 @@ def _step(model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor, config: 
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-def _with_speedup(measurement: TrainMeasurement, first: TrainMeasurement) -> TrainMeasurement:
-    if measurement.tokens_per_second is None or first.tokens_per_second is None:
-        return measurement
-    return dataclasses.replace(measurement, speedup=measurement.tokens_per_second / first.tokens_per_second)

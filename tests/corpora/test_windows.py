@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rebased.corpora import Split, Windows, open_corpus, packing, prepare
 from rebased.corpora.packing import pack
+from rebased.corpora.windows import spread
 
 
 def make_split(folder: Path, lengths: list[int]) -> Split:
@@ -146,3 +147,11 @@ def test_bounds(tmp_path: Path) -> None:
     assert split.tokens(13, 13).tolist() == []
     nothing = open_corpus(split.folder).split("validation")
     assert [len(Windows(nothing, 4, crossing=crossing)) for crossing in (True, False)] == [0, 0]
+
+
+def test_some_windows_are_spread_over_all() -> None:
+    found = spread(533, 64)
+    assert found[:3] == [0, 8, 16]
+    assert found[-1] == 524
+    assert found == sorted(set(found))
+    assert spread(5, 64) == spread(5, None) == [0, 1, 2, 3, 4]

@@ -85,6 +85,7 @@ def language_models() -> dict[str, Any]:
                 "tokens": 2_600_000_000,
                 "corpus": "a <small> corpus",
                 "ar_fraction": 0.43,
+                "config": {"split": "validation", "length": 4096},
                 "perplexity": dict(zip(("all", "ar", "non_ar"), (x + seed / 10 for x in values), strict=True)),
             }
             for model, values in perplexities.items()

@@ -24,6 +24,7 @@ from rebased.analysis.tally import KINDS, Tally, bucket_start
 from rebased.analysis.token_bytes import TokenBytes
 from rebased.analysis.token_losses import TokenLosses
 from rebased.corpora import Corpus, Windows, hash_tokenizer
+from rebased.corpora.windows import spread
 
 __all__ = ["evaluate"]
 
@@ -49,7 +50,7 @@ def evaluate(
     """
     notes = _check_vocabulary(checkpoint, corpus)
     windows = _make_windows(checkpoint, corpus, config)
-    chosen = _spread(len(windows), config.max_windows)
+    chosen = spread(len(windows), config.max_windows)
     begin = time.perf_counter()
     model = checkpoint.model.to(device, torch.float64 if config.dtype == "float64" else torch.float32)
     token_losses, token_bytes = TokenLosses(model), TokenBytes(corpus, config.split)
@@ -98,13 +99,6 @@ def _make_windows(checkpoint: Checkpoint, corpus: Corpus, config: EvaluationConf
         most = f"a length up to {split.num_tokens} would do" if split.num_tokens > 1 else "there is nothing to predict"
         raise ValueError(f"{config.split} has {split.num_tokens} tokens, no window of length={length}; {most}")
     return windows
-
-
-def _spread(num_windows: int, most: int | None) -> list[int]:
-    """Neighbours are often of one document set: a few windows stand for all only if they are spread over them."""
-    if most is None or most >= num_windows:
-        return list(range(num_windows))
-    return [index * num_windows // most for index in range(most)]
 
 
 # ---- Window by window ----

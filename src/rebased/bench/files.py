@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rebased.bench.timing import Timing
+from rebased.environment import Environment
 
-__all__ = ["Result", "read_record", "read_timed", "write_json"]
+__all__ = ["Result", "read_record", "read_result", "read_timed", "write_json"]
 
 Record = TypeVar("Record")
 
@@ -50,3 +51,13 @@ def read_timed(kind: type[Record], data: dict[str, Any]) -> Record:
     """The same of something that was timed, or skipped."""
     timing = None if data["timing"] is None else read_record(Timing, data["timing"])
     return read_record(kind, data | {"timing": timing})
+
+
+def read_result(kind: type[Record], config: type, measurement: type, data: dict[str, Any], **parts: Any) -> Record:
+    """A bench's result of these kinds; ``parts``: what else in it is no plain value, read already."""
+    common: dict[str, Any] = {
+        "config": read_record(config, data["config"]),
+        "environment": read_record(Environment, data["environment"]),
+        "measurements": [read_timed(measurement, entry) for entry in data["measurements"]],
+    }
+    return read_record(kind, data | common | parts)

@@ -10,12 +10,9 @@ from torch import Tensor
 
 from rebased.bench.cells import failure
 from rebased.bench.clock import seconds_of
-from rebased.bench.contention import ContentionMeter
 from rebased.bench.lm_generate_results import GenerateBenchConfig, GenerateBenchResult, GenerateMeasurement
 from rebased.bench.lm_models import measure_models
-from rebased.bench.threads import threads
 from rebased.bench.timing import Timing
-from rebased.environment import describe_environment
 
 __all__ = ["run_generate_bench"]
 
@@ -29,22 +26,7 @@ def run_generate_bench(
 
     Raises ValueError if ``config.device`` is not on this machine. What fails is recorded as skipped with the reason.
     """
-    config.check_machine()
-    contention = ContentionMeter()
-    with threads(config.threads):
-        found = measure_models(
-            config.models,
-            config.contexts,
-            partial(_measure, config),
-            lambda name, context: f"{name} after {context} tokens",
-            progress,
-        )
-    return GenerateBenchResult(
-        config=config,
-        environment=describe_environment(config.torch_device),
-        other_cpus=contention.other_cpus(),
-        measurements=found,
-    )
+    return GenerateBenchResult(**measure_models(config, config.contexts, partial(_measure, config), progress))
 
 
 def _measure(config: GenerateBenchConfig, name: str, context: int) -> GenerateMeasurement:
@@ -67,7 +49,7 @@ def _timed(model: Any, name: str, context: int, parameters: int, config: Generat
     _generate(model, prompt[:, : min(context, 256)], None, config.new_tokens)  # compilers and recorders are done then
     _generate(model, prompt, None, 1)
     prompt_seconds, (tokens, cache) = seconds_of(partial(_generate, model, prompt, None, 1), device)
-    held_bytes = cache.state.nbytes
+    held_bytes = cache.nbytes
     samples: list[float] = []
     for repetition in range(1 + config.repetitions):
         if repetition == 1 and device.type == "cuda":

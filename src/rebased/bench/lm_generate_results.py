@@ -5,7 +5,7 @@ from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
-from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.files import Result, read_result
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
@@ -90,9 +90,4 @@ class GenerateBenchResult(Result):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "GenerateBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        parts: dict[str, Any] = {
-            "config": read_record(GenerateBenchConfig, data["config"]),
-            "environment": read_record(Environment, data["environment"]),
-            "measurements": [read_timed(GenerateMeasurement, entry) for entry in data["measurements"]],
-        }
-        return read_record(cls, data | parts)
+        return read_result(cls, GenerateBenchConfig, GenerateMeasurement, data)

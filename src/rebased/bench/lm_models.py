@@ -3,36 +3,45 @@
 import dataclasses
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-__all__ = ["measure_models"]
+from rebased.bench.contention import ContentionMeter
+from rebased.bench.threads import threads
+from rebased.environment import describe_environment
 
-Measurement = TypeVar("Measurement")
-"""A dataclass with ``tokens_per_second`` and ``speedup``."""
+__all__ = ["measure_models"]
 
 
 def measure_models(
-    models: Sequence[str],
-    lengths: Sequence[int],
-    measure: Callable[[str, int], Measurement],
-    describe: Callable[[str, int], str],
-    progress: Callable[[str], None],
-) -> tuple[Measurement, ...]:
-    """What ``measure(model, length)`` finds, on a device that holds nothing of the one before."""
-    found: list[Measurement] = []
-    for length in lengths:
-        row: list[Measurement] = []
-        for name in models:
-            progress(describe(name, length))
-            gc.collect()
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-            row.append(measure(name, length))
-        found += [_with_speedup(each, row[0]) for each in row]
-    return tuple(found)
+    config: Any, lengths: Sequence[int], measure: Callable[[str, int], Any], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """What ``measure(model, length)`` finds, on a device that holds nothing of the one before: a result's fields.
+
+    Measurements have ``tokens_per_second`` and ``speedup``. Raises ValueError if ``config.device`` is not on this
+    machine.
+    """
+    config.check_machine()
+    contention = ContentionMeter()
+    found: list[Any] = []
+    with threads(config.threads):
+        for length in lengths:
+            row: list[Any] = []
+            for name in config.models:
+                progress(f"{name}, {length} tokens")
+                gc.collect()
+                if config.device == "cuda":
+                    torch.cuda.empty_cache()
+                    torch.cuda.reset_peak_memory_stats()
+                row.append(measure(name, length))
+            found += [_with_speedup(each, row[0]) for each in row]
+    return {
+        "config": config,
+        "environment": describe_environment(config.torch_device),
+        "other_cpus": contention.other_cpus(),
+        "measurements": tuple(found),
+    }
 
 
 def _with_speedup(measurement: Any, first: Any) -> Any:

@@ -12,12 +12,9 @@ from torch import Tensor
 
 from rebased.bench.cells import failure
 from rebased.bench.clock import seconds_of
-from rebased.bench.contention import ContentionMeter
 from rebased.bench.lm_models import measure_models
 from rebased.bench.lm_train_results import TrainBenchConfig, TrainBenchResult, TrainMeasurement
-from rebased.bench.threads import threads
 from rebased.bench.timing import Timing
-from rebased.environment import describe_environment
 
 __all__ = ["run_train_bench"]
 
@@ -29,22 +26,7 @@ def run_train_bench(config: TrainBenchConfig, *, progress: Callable[[str], None]
 
     Raises ValueError if ``config.device`` is not on this machine. What fails is recorded as skipped with the reason.
     """
-    config.check_machine()
-    contention = ContentionMeter()
-    with threads(config.threads):
-        found = measure_models(
-            config.models,
-            config.lengths,
-            partial(_measure, config),
-            lambda name, length: f"{name} with sequences of {length} tokens",
-            progress,
-        )
-    return TrainBenchResult(
-        config=config,
-        environment=describe_environment(config.torch_device),
-        other_cpus=contention.other_cpus(),
-        measurements=found,
-    )
+    return TrainBenchResult(**measure_models(config, config.lengths, partial(_measure, config), progress))
 
 
 def _measure(config: TrainBenchConfig, name: str, length: int) -> TrainMeasurement:

@@ -6,7 +6,7 @@ from typing import Any
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.config import PASSES
-from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.files import Result, read_result
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
@@ -88,10 +88,4 @@ class MixerBenchResult(Result):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "MixerBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        measurements = [read_timed(MixerMeasurement, entry) for entry in data["measurements"]]
-        parts: dict[str, Any] = {
-            "config": read_record(MixerBenchConfig, data["config"]),
-            "environment": read_record(Environment, data["environment"]),
-            "measurements": measurements,
-        }
-        return read_record(cls, data | parts)
+        return read_result(cls, MixerBenchConfig, MixerMeasurement, data)

@@ -5,7 +5,7 @@ from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES
-from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.files import Result, read_result
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
@@ -101,9 +101,4 @@ class MqarBenchResult(Result):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "MqarBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        parts: dict[str, Any] = {
-            "config": read_record(MqarBenchConfig, data["config"]),
-            "environment": read_record(Environment, data["environment"]),
-            "measurements": [read_timed(MqarMeasurement, entry) for entry in data["measurements"]],
-        }
-        return read_record(cls, data | parts)
+        return read_result(cls, MqarBenchConfig, MqarMeasurement, data)

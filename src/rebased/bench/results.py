@@ -5,7 +5,7 @@ from typing import Any
 
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.config import OpsBenchConfig
-from rebased.bench.files import Result, read_record, read_timed
+from rebased.bench.files import Result, read_record, read_result
 from rebased.bench.limit import Limit
 from rebased.bench.rates import Rates
 from rebased.bench.timing import Timing
@@ -84,13 +84,13 @@ class OpsBenchResult(Result):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "OpsBenchResult":
         """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        parts: dict[str, Any] = {
-            "config": read_record(OpsBenchConfig, data["config"]),
-            "environment": read_record(Environment, data["environment"]),
-            "rates": data["rates"] and read_record(Rates, data["rates"]),
-            "limits": [read_record(Limit, entry) for entry in data["limits"]],
-            "measurements": [read_timed(Measurement, entry) for entry in data["measurements"]],
-            "growth": [read_record(CandidateGrowth, entry) for entry in data["growth"]],
-            "accuracy": [read_record(Accuracy, entry) for entry in data["accuracy"]],
-        }
-        return read_record(cls, data | parts)
+        return read_result(
+            cls,
+            OpsBenchConfig,
+            Measurement,
+            data,
+            rates=data["rates"] and read_record(Rates, data["rates"]),
+            limits=[read_record(Limit, entry) for entry in data["limits"]],
+            growth=[read_record(CandidateGrowth, entry) for entry in data["growth"]],
+            accuracy=[read_record(Accuracy, entry) for entry in data["accuracy"]],
+        )

@@ -10,7 +10,10 @@ __all__ = ["alone_in"]
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Until the process ends, however it ends. ValueError if another is at work there."""
+    """Until the process ends, however it ends. ValueError if another is at work there.
+
+    The folder itself is locked, not a file in it: one that turns out to hold other things is left as it was.
+    """
     try:
         import fcntl
     except ImportError:  # on Windows nothing is locked

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from rebased.corpora.packing import Packing, pack
 from rebased.corpora.split import Split
 
-__all__ = ["IGNORED", "Part", "Windows"]
+__all__ = ["IGNORED", "Part", "Windows", "spread"]
 
 IGNORED = -100
 """The label of a position that no loss counts, as transformers has it."""
@@ -88,6 +88,13 @@ class Windows(Dataset[dict[str, Tensor]]):
         positions[filled:] = np.arange(self.length - filled)
         columns = {"input_ids": tokens, "position_ids": positions, "labels": labels}
         return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
+def spread(num_windows: int, most: int | None) -> list[int]:
+    """Which windows stand for all: neighbours are often of one document set, so they come from everywhere."""
+    if most is None or most >= num_windows:
+        return list(range(num_windows))
+    return [index * num_windows // most for index in range(most)]
 
 
 def _parts(index: int, packing: Packing) -> list[Part]:

@@ -61,10 +61,6 @@ class Decoder:
         assert self._logits is not None
         return self._logits.clone()
 
-    def has(self, cache: RebasedCache) -> bool:
-        """Whether this is where the cache's state is."""
-        return cache.home is self
-
     def release(self) -> None:
         """Let the cache whose state this has been have one of its own."""
         owner = self._owner()

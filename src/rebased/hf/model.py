@@ -110,7 +110,7 @@ class RebasedModel(RebasedPreTrainedModel):
         checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         plain, state = body.run_block, None
         if cache is not None:
-            state = body.init_state(tokens.shape[0]) if cache.state is None else cache.state
+            state = cache.state or body.init_state(tokens.shape[0])
         try:
             if checkpointing:
                 body.run_block = self._gradient_checkpointing_func

@@ -70,7 +70,7 @@ class Replayer:
 
     def _decoder_for(self, body: LanguageModel, head: nn.Module, cache: RebasedCache) -> Decoder | None:
         settings = _settings(body, self._device)
-        if self._decoder is not None and self._decoder.has(cache) and self._recorded[0] == settings:
+        if self._decoder is not None and cache.home is self._decoder and self._recorded[0] == settings:
             return self._decoder
         modules = [*body.modules(), *head.modules()]
         if not isinstance(head, nn.Linear) or not all(map(_is_predictable, modules)):

@@ -92,7 +92,7 @@ def _groups(runs: Sequence[Data]) -> list[list[Data]]:
     found: dict[str, list[Data]] = {}
     for index, run in enumerate(runs):
         own = index if run["seed"] is None else None
-        found.setdefault(json.dumps([run.get(field) for field in _ALIKE] + [own], sort_keys=True), []).append(run)
+        found.setdefault(json.dumps([run[field] for field in _ALIKE] + [own], sort_keys=True), []).append(run)
     return list(found.values())
 
 
@@ -126,7 +126,7 @@ def _compared(runs: Sequence[Data]) -> list[tuple[str, str, str, float, float]]:
     """Pairs of models trained and evaluated alike with several seeds: names, tokens, log of the ratio, Welch's p."""
     found = []
     for first, second in combinations([group for group in _groups(runs) if group[0]["tokens"] is not None], 2):
-        if any(first[0].get(field) != second[0].get(field) for field in ("corpus", "tokens", "config")):
+        if any(first[0][field] != second[0][field] for field in ("corpus", "tokens", "config")):
             continue
         for kind in _KINDS:
             logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]

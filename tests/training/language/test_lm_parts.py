@@ -16,7 +16,7 @@ from rebased.training.language.flops import flops_per_token, peak_flops
 from rebased.training.language.layout import Processes
 from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
-from rebased.training.language.validation import Spread, shares
+from rebased.training.language.validation import shares
 
 # ---- Order ----
 
@@ -154,11 +154,3 @@ def test_settings() -> None:
         "position_embedding_type": "none",
         "fused_loss": True,
     }
-
-
-def test_validation_is_spread() -> None:
-    sample = Spread(list(range(533)), 64)
-    found = [sample[index] for index in range(64)]
-    assert found[:3] == [0, 8, 16]
-    assert found[-1] == 524
-    assert found == sorted(set(found))

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["IGNORED", "collate", "collate_packed", "num_targets"]
+from rebased.corpora.windows import IGNORED
 
-IGNORED = -100
-"""The label of a token that is not to be predicted."""
+__all__ = ["collate", "collate_packed", "num_targets"]
 
 
 def collate(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:

@@ -68,9 +68,8 @@ def has_begun(folder: Path) -> bool:
 
 
 def begin(folder: Path, described: dict[str, Any]) -> None:
-    text = json.dumps(described, indent=2) + "\n"
-    if not (folder / RUN).exists() or not has_begun(folder):
-        write_text(folder / RUN, text)
+    if not has_begun(folder):
+        write_text(folder / RUN, json.dumps(described, indent=2) + "\n")
 
 
 def read_training(folder: Path) -> dict[str, Any] | None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import Subset
 
 from rebased.corpora import Corpus, Windows
+from rebased.corpora.windows import spread
 from rebased.environment import describe_environment
 from rebased.training.language import folder as run_folder
 from rebased.training.language.batches import collate, collate_packed
@@ -24,7 +26,7 @@ from rebased.training.language.metrics import StepRecord, read_metrics
 from rebased.training.language.order import Order
 from rebased.training.language.records import open_records
 from rebased.training.language.stopping import stopping_after_a_step
-from rebased.training.language.validation import LOGITS_AT_A_TIME, Spread, shares, validation_loss
+from rebased.training.language.validation import LOGITS_AT_A_TIME, shares, validation_loss
 from rebased.training.locks import locked
 
 if TYPE_CHECKING:
@@ -196,7 +198,7 @@ def _validation(job: Job, trainer: "LanguageTrainer", device: torch.device) -> C
     num_sequences = min(job.options.eval_sequences, len(windows))
     if num_sequences == 0:
         return lambda: None
-    sample = Spread(windows, num_sequences)
+    sample = Subset(windows, spread(len(windows), num_sequences))
     fitting = max(1, LOGITS_AT_A_TIME // (config.seq_len * job.model_config.vocab_size))
     batches = shares(num_sequences, min(job.layout.micro_batch, fitting), job.processes)
     join = collate if config.crossing else collate_packed

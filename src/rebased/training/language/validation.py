@@ -9,20 +9,10 @@ from torch import Tensor, nn
 from rebased.training.language.batches import num_targets
 from rebased.training.language.layout import Processes
 
-__all__ = ["LOGITS_AT_A_TIME", "Spread", "shares", "validation_loss"]
+__all__ = ["LOGITS_AT_A_TIME", "shares", "validation_loss"]
 
 LOGITS_AT_A_TIME = 2**28
 """Outside of training a model makes its logits: a batch has at most so many, unless one sequence has more."""
-
-
-class Spread:
-    """Some windows from everywhere: neighbours are often of one document, and the first of one set."""
-
-    def __init__(self, windows: Any, num: int) -> None:
-        self._windows, self._num = windows, num
-
-    def __getitem__(self, index: int) -> Any:
-        return self._windows[index * len(self._windows) // self._num]
 
 
 def shares(num_sequences: int, batch_size: int, processes: Processes) -> list[range]:

@@ -74,5 +74,8 @@ def _generate(model: Any, tokens: Tensor, cache: Any, num: int) -> tuple[Tensor,
     from transformers import GenerationConfig
 
     how = GenerationConfig(max_new_tokens=num, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
-    out: Any = model.generate(tokens, generation_config=how, past_key_values=cache)
+    # All tokens are real, also those that are 0: generate would make a mask of them.
+    out: Any = model.generate(
+        tokens, attention_mask=torch.ones_like(tokens), generation_config=how, past_key_values=cache
+    )
     return out.sequences, out.past_key_values

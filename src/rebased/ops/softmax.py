@@ -56,7 +56,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
     backends = None
     if _vmap_is_left():
         backends = [SDPBackend.MATH]
-    elif q.is_cuda and mask is None and q.shape[2] != k.shape[2]:
+    elif q.is_cuda and q.shape[2] != k.shape[2]:
         backends = _BACKENDS_OF_STEPS
     if backends is not None:
         with sdpa_kernel(backends):
@@ -65,7 +65,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
 
 
 _BACKENDS_OF_STEPS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Of a token generated: not cuDNN, which makes a plan for every number of keys that it has not seen yet."""
+"""Of a token generated: not cuDNN, which makes a plan, in 5 ms, for every number of keys that it has not seen yet."""
 
 
 def _vmap_is_left() -> bool:

@@ -1,6 +1,7 @@
 """Kernels: values worked by hand, features that agree with them, what they declare, and what they refuse."""
 
 import math
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from rebased.kernels import (
     BASED,
@@ -142,6 +144,23 @@ def test_rfa_draws_from_its_seed() -> None:
     assert torch.equal(RFA(4, 8, seed=1).key_features(x), features)
     assert not torch.equal(RFA(4, 8, seed=2).key_features(x), features)
     assert RFA(4, 8, seed=1).name == RFA(4, 8, seed=1).name != RFA(4, 8, seed=2).name
+
+
+def test_rfa_keeps_its_projection_for_whoever_comes_next() -> None:
+    """Copied once, for whatever asks first: not for a tracer, nor as a tensor that has no gradients."""
+    kernel, x = RFA(4, 8), randn(3, 2, 4).float().requires_grad_()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        kernel.key_features(torch.zeros(3, 2, 4))
+    with torch.inference_mode():
+        kernel.key_features(x)
+    first = kernel._projection_on(x.device, x.dtype)
+    kernel.key_features(x).sum().backward()
+    copied = pickle.loads(pickle.dumps(kernel))
+    for map in (kernel.key_features, torch.vmap(kernel.key_features)):
+        compiled = torch.compile(map, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), copied.key_features(x))
+    assert kernel._projection_on(x.device, x.dtype) is first
+    assert torch.equal(first, kernel.projection.float())
 
 
 # ---- Similarity and features, each against its formula, written out for all pairs at once ----

@@ -10,6 +10,7 @@ Axes: T query position, S key position, H heads, F ``feature_dim``, E expanded f
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -354,6 +355,11 @@ class RFA(FeatureMap):
         generator = torch.Generator().manual_seed(seed)
         self.num_random = num_random
         self.projection = torch.randn(feature_dim, num_random, dtype=torch.float64, generator=generator) / sigma
+        self._copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        """The projection where it was needed: a recorded step cannot copy it from the host, and none should wait."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_copies": {}}
 
     def num_features(self, feature_dim: int) -> int:
         return 2 * self.num_random
@@ -363,8 +369,18 @@ class RFA(FeatureMap):
             raise ValueError(
                 f"queries and keys have feature_dim={x.shape[-1]}, this RFA was made for {self.projection.shape[0]}"
             )
-        angles = functional.normalize(x, dim=-1) @ self.projection.to(device=x.device, dtype=x.dtype)
+        angles = functional.normalize(x, dim=-1) @ self._projection_on(x.device, x.dtype)
         return torch.cat([angles.sin(), angles.cos()], dim=-1) * self.num_random**-0.5
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _projection_on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        if (device, dtype) not in self._copies:
+            with torch.inference_mode(False):
+                copy = self.projection.to(device, dtype)
+            if type(copy) is not Tensor:  # a tracer's, for this time only
+                return copy
+            self._copies[device, dtype] = copy
+        return self._copies[device, dtype]
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:

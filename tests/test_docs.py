@@ -8,6 +8,8 @@ from unittest.mock import patch
 import pytest
 
 from rebased.bench import OpsBenchResult
+from rebased.bench.lm_generate_results import GenerateBenchResult
+from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
 from rebased.tasks import TASKS
 
@@ -72,6 +74,43 @@ def test_the_readme_quotes_its_gpu_benchmark() -> None:
             else:
                 assert quoted == f"{other.median_seconds * 1e3:.2f} ms"
                 assert ratio == f"{other.median_seconds / ours.median_seconds:.1f}×"
+
+
+def quoted_rates(num_columns: int) -> dict[int, list[str]]:
+    """Rows of the README's table with so many columns that begins with tokens per second."""
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (\d+) tokens \| (\d+,\d{3} \| .*) \|$", text, flags=re.MULTILINE)
+    cells = {
+        int(length): [cell.strip() for cell in rest.split("|")]
+        for length, rest in rows
+        if rest.count("|") + 2 == num_columns
+    }
+    assert len(cells) == 3
+    return cells
+
+
+def test_the_readme_quotes_its_benchmark_of_training() -> None:
+    result = TrainBenchResult.from_json(json.loads((ROOT / "benchmarks" / "lm-train-h200.json").read_text()))
+    found = {(each.model, each.length): each for each in result.measurements}
+    for length, cells in quoted_rates(5).items():
+        ours, based, attention = (found[name, length] for name in ("rebased", "based", "attention"))
+        for each, quoted in zip((ours, based, attention), cells[:3], strict=True):
+            assert each.tokens_per_second is not None
+            assert quoted == f"{round(each.tokens_per_second, -3):,.0f}"
+        assert cells[3].startswith(f"{ours.speedup:.2f}×")
+
+
+def test_the_readme_quotes_its_benchmark_of_generation() -> None:
+    result = GenerateBenchResult.from_json(json.loads((ROOT / "benchmarks" / "lm-generate-h200.json").read_text()))
+    found = {(each.model, each.context): each for each in result.measurements}
+    for context, cells in quoted_rates(7).items():
+        ours, based, attention = (found[name, context] for name in ("rebased", "based", "attention"))
+        for each, quoted in zip((ours, based, attention), cells[:3], strict=True):
+            assert each.tokens_per_second is not None
+            assert quoted == f"{round(each.tokens_per_second, -2):,.0f}"
+        assert cells[3] == f"{ours.speedup:.1f}×"
+        assert cells[4] == f"{(ours.held_bytes or 0) / 2**20:.0f} MiB"
+        assert float(cells[5].removesuffix(" GiB")) == pytest.approx((attention.held_bytes or 0) / 2**30, rel=0.03)
 
 
 def test_the_backends_page_quotes_its_benchmarks() -> None:

@@ -1,5 +1,6 @@
 """Sequences that grow at their end: new rows are written behind the old ones, which are not copied each time."""
 
+import itertools
 import threading
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ SHARE = 8
 MIN_ROOM = 64
 MAX_ROOM = 1024
 """A copy once in so many tokens costs next to nothing."""
+GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass
@@ -49,14 +51,25 @@ def extend(rows: Shaped[Tensor, "B S ..."], new: Shaped[Tensor, "B T ..."]) -> S
         if room is not None and is_taken:
             room.num_used = S + T
     if room is None or not is_taken:
-        size = S + T + min(max(MIN_ROOM, (S + T) // SHARE), MAX_ROOM)
-        room = _Room(new.new_empty(new.shape[0], size, *new.shape[2:]), S + T)
+        room = _Room(new.new_empty(new.shape[0], S + T + _num_spare(S + T), *new.shape[2:]), S + T)
         room.buffer[:, :S] = rows
     room.buffer[:, S : S + T] = new
     longer = room.buffer[:, : S + T]
     with _LOCK:
         _ROOMS[longer] = room
     return longer
+
+
+_TURNS = itertools.count()
+
+
+def _num_spare(num_rows: int) -> int:
+    """Half to all of the share, spread evenly over calls.
+
+    A model's layers thus run out of room at different tokens. If all did at one, all would be in memory twice.
+    """
+    most = min(max(MIN_ROOM, num_rows // SHARE), MAX_ROOM)
+    return round(most * (1 + next(_TURNS) * GOLDEN % 1) / 2)
 
 
 def _may_write(new: Tensor) -> bool:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +19,7 @@ __all__ = ["StackedModels"]
 
 Weights = dict[str, Tensor]
 
-_COMPILER_OPTIONS: dict[str, str | int | bool] = {
+_COMPILER_OPTIONS: dict[str, Any] = {
     # The compiler times variants of a kernel that add in other orders, and would not always choose the same.
     "deterministic": True,
     # Without timing it would not pad matrices either. Values are 12 wide at d = 16 and 60 at d = 64: two products with

@@ -95,6 +95,19 @@ def test_to_the_last_position() -> None:
         steps(model, tokens[:, :1], cache)
 
 
+def test_beyond_any_position() -> None:
+    """Without a table a model goes on, and is replayed, as long as one likes."""
+    model = replaying(position_embedding_type="none", max_position_embeddings=8)
+    tokens = some_tokens(2, 30)
+    with torch.no_grad():
+        expected = model(tokens, use_cache=False).logits
+    _, cache = steps(model, tokens[:, :15])
+    before = cache.home
+    found, _ = steps(model, tokens[:, 15:], cache)
+    torch.testing.assert_close(found, expected[:, 15:], rtol=1e-9, atol=1e-9)
+    assert cache.home is before is not None
+
+
 def test_left_padding_token_by_token() -> None:
     """Masked tokens are not replayed, however many there are."""
     model, tokens = replaying(), some_tokens(2, 24)

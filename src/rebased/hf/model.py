@@ -227,8 +227,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
 
     def _replayed(self, tokens: Tensor | None, cache: RebasedCache | None) -> Any:
         """Logits (B, 1, V) of a single token by a recorded graph; None where there is none, or it would not do."""
-        most = self.config.max_position_embeddings
-        logits = self._replayer.logits(self.model.backbone, self.lm_head, tokens, cache, most)
+        logits = self._replayer.logits(self.model.backbone, self.lm_head, tokens, cache)
         if logits is not None and cache is not None:
             cache.num_seen, cache.num_steps = cache.num_seen + 1, cache.num_steps + 1
         return logits

@@ -40,13 +40,15 @@ class Replayer:
         return Replayer, (self._record, self._device)
 
     def logits(
-        self, body: LanguageModel, head: nn.Module, tokens: Tensor | None, cache: RebasedCache | None, max_seen: int
+        self, body: LanguageModel, head: nn.Module, tokens: Tensor | None, cache: RebasedCache | None
     ) -> Tensor | None:
         """After a token of each sequence; None where they are to be decoded the ordinary way.
 
-        A graph checks nothing: beyond ``max_seen`` tokens the ordinary way does.
+        A graph checks nothing: beyond the position table the ordinary way does.
         """
-        if tokens is None or cache is None or not self._is_step(tokens, cache) or cache.num_seen >= max_seen:
+        if tokens is None or cache is None or not self._is_step(tokens, cache):
+            return None
+        if body.position_embedding is not None and cache.num_seen >= body.position_embedding.num_embeddings:
             return None
         if self._is_constant is None:  # takes longer than all else that Python does for a token
             self._is_constant = has_constant_state(body)

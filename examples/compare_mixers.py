@@ -1,8 +1,8 @@
 """A recall run of two mixers, compared with statistics.
 
 ReBased and Based learn to repeat a string of 8 tokens, for 80 steps only: two widths, four seeds each. The eight runs
-of one are compared with the other's in pairs, of one width and one seed, by a test that assumes nothing about how
-accuracies are distributed. Given again, the command reads the finished runs from the disk.
+of one are compared with the other's in pairs, of one width and one seed, by a test that asks how often chance alone
+would do the same if the two were exchangeable. Given again, the command reads the finished runs from the disk.
 
     python examples/compare_mixers.py
 """
@@ -45,7 +45,7 @@ def main(folder: Path = Path("runs/compare_mixers"), epochs: int = 4, num_train:
     (found,) = compare_kernels(accuracies)
     print(f"{found.a} less {found.b}: {found.difference:+.3f}, over {found.num_runs} pairs of runs")
     if found.interval is not None:
-        print(f"95 % interval: {found.interval.low:+.3f} to {found.interval.high:+.3f}")
+        print(f"95 % interval: {found.interval[0]:+.3f} to {found.interval[1]:+.3f}")
     verdict = found.verdict.replace("a better", f"{found.a} is better").replace("b better", f"{found.b} is better")
     print(f"p = {found.p_value:.4f}, and could not be below {found.test.smallest_p:.4f} with so few runs: {verdict}")
 

@@ -5,10 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rebased.analysis.bootstrap import mean_interval
 from rebased.analysis.comparison import compare_kernels
 from rebased.analysis.effect import cliffs_delta, hedges_gz
+from rebased.analysis.held_out import held_out
 from rebased.analysis.holm import holm
+from rebased.analysis.rate_flip import flip_interval, rate_flip_test
 from rebased.analysis.sign_flip import sign_flip_test
 
 SIZES, SEEDS = (16, 24, 32, 48), (42, 43, 44, 45, 46)
@@ -24,7 +25,7 @@ def table(means: dict[str, float], *, noise: float = 0.05, seed: int = 0) -> dic
 
 def test_puts_the_parts_together() -> None:
     accuracies = table({"based": 0.1, "rebased": 0.2, "x2": 0.11})
-    comparisons = compare_kernels(accuracies, num_resamples=500)
+    comparisons = compare_kernels(accuracies)
     assert [(one.a, one.b) for one in comparisons] == [("based", "rebased"), ("based", "x2"), ("rebased", "x2")]
     np.testing.assert_array_equal(
         [one.adjusted_p for one in comparisons], holm(np.array([one.p_value for one in comparisons]))
@@ -34,7 +35,7 @@ def test_puts_the_parts_together() -> None:
             np.array([[accuracies[kernel, size, run] for run in SEEDS] for size in SIZES]) for kernel in (one.a, one.b)
         )
         assert one.test == sign_flip_test((a - b).ravel())
-        assert one.interval == mean_interval((a - b).ravel(), np.repeat(SIZES, 5).tolist(), num_resamples=500)
+        assert one.interval == flip_interval(list(a[:, :, None]), list(b[:, :, None]))
         assert one.effect == hedges_gz((a - b).ravel())
         assert one.cliffs_delta == pytest.approx(np.mean([cliffs_delta(a[i], b[i]) for i in range(4)]))
         assert (one.mean_a, one.mean_b) == pytest.approx((a.mean(), b.mean()))
@@ -65,7 +66,7 @@ def test_equal_kernels_are_rarely_told_apart() -> None:
     """Six kernels that are one: some "better" in at most 5 % of tables."""
     kernels = dict.fromkeys(["based", "x2", "norm_x2", "gamma_x2", "gamma_beta_x2", "rebased"], 0.5)
     wrong = [
-        any(one.verdict != "no difference shown" for one in compare_kernels(table(kernels, seed=seed), num_resamples=1))
+        any(one.verdict != "no difference shown" for one in compare_kernels(table(kernels, seed=seed), intervals=False))
         for seed in range(100)
     ]
     assert np.mean(wrong) <= 0.1  # two standard deviations above
@@ -95,6 +96,40 @@ def test_order_of_runs_does_not_matter_and_swapping_kernels_mirrors() -> None:
     assert other.cliffs_delta == pytest.approx(-one.cliffs_delta)
 
 
+def rates_of(generator: np.random.Generator, num_rates: int) -> dict[float, float]:
+    return {1e-3 * (1 + rate): generator.normal(0.5, 0.1) for rate in range(num_rates)}
+
+
+def test_learning_rates_are_chosen_by_other_seeds() -> None:
+    generator = np.random.default_rng(0)
+    accuracies = {run: rates_of(generator, 3) for run in product(("based", "rebased"), SIZES, SEEDS)}
+    (one,) = compare_kernels(accuracies)
+    a, b = (
+        [np.array([list(accuracies[kernel, size, run].values()) for run in SEEDS]) for size in SIZES]
+        for kernel in ("based", "rebased")
+    )
+    chosen_a, chosen_b = (np.concatenate([held_out(table) for table in tables]) for tables in (a, b))
+    assert one.test == rate_flip_test(a, b)
+    assert one.interval == flip_interval(a, b)
+    assert (one.mean_a, one.mean_b) == pytest.approx((chosen_a.mean(), chosen_b.mean()))
+    assert one.effect == hedges_gz(chosen_a - chosen_b)
+
+
+def test_only_learning_rates_that_both_have_count() -> None:
+    """A rate that lacks a seed is left out, and a seed that then has none."""
+    generator = np.random.default_rng(0)
+    whole = {run: rates_of(generator, 2) for run in product(("a", "b"), (16, 24), SEEDS)}
+    other_rates = {("b", 24, 42): {3e-3: 0.5} | whole["b", 24, 42]}
+    assert compare_kernels(whole | other_rates) == compare_kernels(whole)
+    without = {
+        run: {rate: x for rate, x in rates.items() if (run, rate) != (("a", 16, 43), 2e-3)}
+        for run, rates in whole.items()
+    }
+    one_rate = {run: {1e-3: rates[1e-3]} if run[1] == 16 else rates for run, rates in whole.items()}
+    assert compare_kernels(without) == compare_kernels(one_rate)
+    assert compare_kernels(without)[0].num_left_out == 0
+
+
 def test_runs_that_only_one_has_are_left_out() -> None:
     accuracies = table({"a": 0.3, "b": 0.1})
     del accuracies["a", 16, 42], accuracies["b", 48, 46], accuracies["b", 48, 45]
@@ -113,7 +148,7 @@ def test_one_seed_is_too_little_for_an_interval() -> None:
 def test_equal_accuracies() -> None:
     (one,) = compare_kernels({(kernel, 48, seed): 0.99 for kernel in "ab" for seed in SEEDS})
     assert (one.difference, one.p_value, one.effect, one.cliffs_delta) == (0, 1, 0, 0)
-    assert (one.interval.low, one.interval.high) == (0, 0)
+    assert one.interval is None  # five seeds refuse nothing
 
 
 @pytest.mark.parametrize(

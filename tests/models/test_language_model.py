@@ -247,6 +247,7 @@ def test_rows_are_what_their_names_say() -> None:
         "mamba": [("mamba", {"init": "own"})] * 2,
         "mamba_published": [("mamba", {"init": "published"})] * 2,
         "hyena": [("hyena", {"seq_len": 99, "first_filter": False})] * 2,
+        "conv_hyena": [conv, ("hyena", {"seq_len": 99, "first_filter": False})],
         "h3": [("h3", {})] * 2,
         "based": [conv, ("based", {})],
         "rebased": [conv, ("rebased", {})],

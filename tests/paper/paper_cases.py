@@ -32,6 +32,13 @@ def tiny(experiment: Experiment) -> Experiment:
 
 
 def make_run(stack: str, accuracy: float, **config: Any) -> Run:
-    fields = {"seq_len": 256, "d_model": 16, "learning_rate": 1e-3, "seed": 42, "stack": stack} | config
+    fields = {
+        "seq_len": 256,
+        "d_model": 16,
+        "learning_rate": 1e-3,
+        "seed": 42,
+        "stack": stack,
+        "stop_above": 0.99,
+    } | config
     result = {"accuracy": accuracy, "epochs": 3, "finished": "epochs", "made_with": {"commit": "abc"}}
     return Run(Path("nowhere"), fields, (), result)

@@ -89,13 +89,38 @@ def test_whether_ours_are_apart_where_the_papers_are() -> None:
         assert [row[4].text for row in table.rows] == [expected] * 2
 
 
-def test_a_rate_is_chosen_by_the_other_seeds() -> None:
-    """Rate 1 has 0.9, 0.1, 0.1 and rate 2 has 0.5, 0.5, 0.4."""
-    runs = [make_run("x2", x, learning_rate=1.0, seed=seed) for seed, x in enumerate((0.9, 0.1, 0.1))]
-    runs += [make_run("x2", x, learning_rate=2.0, seed=seed) for seed, x in enumerate((0.5, 0.5, 0.4))]
-    (cell,) = measured(TABLE1, runs)["cells"]
-    # For seed 0 the others say 0.1 or 0.45; for seeds 1 and 2 they say 0.5 or 0.45, and 0.5 or 0.5, of which the first.
-    assert cell["held_out"] == {"0": 0.5, "1": 0.1, "2": 0.1}
+def test_kernels_whose_seeds_agree_are_apart_too() -> None:
+    data = measured(TABLE1, runs_of("gamma_beta_x2", {16: [0.5] * 3}) + runs_of("gamma_x2", {16: [0.0] * 3}))
+    *_, table = tables(TABLE1.present(data))
+    assert [cell.text for cell in table.rows[0]][4:] == ["ours too", "0"]
+
+
+def test_pairs_have_their_rates_chosen_by_other_seeds() -> None:
+    """Rate 1 has 0.9, 0.1, 0.1 and rate 2 has 0.5, 0.5, 0.4: seeds 0, 1 and 2 have 0.5, 0.1 and 0.1."""
+    rates = {1.0: (0.9, 0.1, 0.1), 2.0: (0.5, 0.5, 0.4)}
+    runs = [
+        make_run(stack, x, learning_rate=rate, seed=seed)
+        for stack, shift in (("x2", 0.0), ("based", 0.25))
+        for rate, accuracies in rates.items()
+        for seed, x in enumerate(accuracy - shift for accuracy in accuracies)
+    ]
+    (found,) = measured(TABLE1, runs)["comparisons"]["256"]
+    assert (found["num_runs"], found["difference"]) == (3, pytest.approx(0.25))
+
+
+def test_beyond_where_runs_stop_none_is_better() -> None:
+    data = measured(TABLE1, runs_of("based", {16: [0.992] * 8}) + runs_of("x2", {16: [0.999] * 8}))
+    (found,) = data["comparisons"]["256"]
+    assert (found["difference"], found["cliffs_delta"], found["p_value"]) == (0, 0, 1)
+
+
+def test_which_learning_rates_ours_lacked_is_said() -> None:
+    few, all_of_them = (
+        TABLE1.present(measured(TABLE1, [make_run("based", 0.5, learning_rate=rate) for rate in rates])).parts[0]
+        for rates in ([1e-3, 3e-3], [5e-4, 1e-3, 3e-3, 1e-2])
+    )
+    assert "of 4 learning rates, ours of 2: without 0.0005, 0.01." in few
+    assert "learning rates, ours" not in all_of_them
 
 
 def test_kernels_that_share_no_run_are_not_compared() -> None:
@@ -126,8 +151,9 @@ def test_expected_performance_by_hand() -> None:
     (curve,) = measured(FIGURE4, runs)["curves"]
     assert curve["accuracies"] == pytest.approx([0.1, 0.6, 0.2])
     assert curve["mean"] == pytest.approx([0.3, (0.2 + 0.6 + 0.6) / 3, 0.6])
-    assert curve["standard_error"][-1] is None
+    # Without a seed all means are 0.05 higher or lower.
+    assert curve["standard_error"] == pytest.approx([0.05] * 3)
     table = tables(FIGURE4.present({"curves": [curve]}))[0]
     assert table.header == ("width", "kernel", "best of 1", "best of 2", "best of 3")
     assert table.rows[0][1].text == KERNELS["x2"]
-    assert table.rows[0][-1].text == "0.600"
+    assert table.rows[0][-1].text == "0.600 ± 0.050"

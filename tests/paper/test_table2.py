@@ -18,6 +18,8 @@ RUN: dict[str, Any] = {
     "parameters": 156_992_256,
     "tokens": 2_600_000_000,
     "corpus": "prose",
+    "num_tokens": {"all": 100, "ar": 36, "non_ar": 64},
+    "training": {"config": {"model": "rebased", "changes": {}, "seed": 1, "learning_rate": 1e-3}},
     "config": {"split": "validation", "length": 4096, "recurrence": "bigram"},
     "ar_fraction": 0.36,
     "perplexity": {"all": 20.0, "ar": 5.0, "non_ar": 60.0},
@@ -63,7 +65,8 @@ def test_better_is_said_where_the_test_says_so(tmp_path: Path) -> None:
         for seed, x in enumerate(perplexities)
     ]
     other_corpus = [RUN | {"seed": seed, "corpus": "elsewhere"} for seed in range(3)]
-    _, pairs = tables_of(tmp_path, *runs, *other_corpus)
+    other_recipe = [RUN | {"model": "based", "seed": seed, "training": None} for seed in range(3)]
+    _, pairs = tables_of(tmp_path, *runs, *other_corpus, *other_recipe)
     logs = {model: np.log(perplexities) for model, (perplexities, _) in values.items()}
     p = scipy.stats.ttest_ind(logs["attention"], logs["rebased"], equal_var=False).pvalue
     assert list(pairs) == ["attention over rebased"]
@@ -83,16 +86,19 @@ def test_what_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_only_what_compares_is_averaged(tmp_path: Path) -> None:
-    """Other tokens, corpora and ways to evaluate are other rows; unnamed models are one each."""
+    """Other tokens, corpora, recipes and ways to evaluate are other rows; unnamed models are one each."""
     config = RUN["config"] | {"recurrence": "token"}
     unnamed = RUN | {"model": None, "seed": None, "perplexity": {"all": 1.0, "ar": 1.0, "non_ar": 1.0}}
-    others = [RUN | {"tokens": 1}, RUN | {"corpus": "code"}, RUN | {"config": config}, unnamed, unnamed]
+    hotter = {"training": {"config": RUN["training"]["config"] | {"learning_rate": 3e-3}}}
+    wider = {"training": {"config": RUN["training"]["config"] | {"changes": {"hidden_size": 8}}}}
+    others = [RUN | {"tokens": 1}, RUN | {"corpus": "code"}, RUN | {"config": config}, RUN | hotter, RUN | wider]
+    others += [RUN | {"num_tokens": {"all": 1, "ar": 1, "non_ar": 0}}, unnamed, unnamed]
     (tmp_path / "lm").mkdir()
     for index, run in enumerate([RUN, *others]):
         (tmp_path / "lm" / f"{index}.json").write_text(json.dumps(run))
     data = TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))
     (table,) = (part for part in TABLE2.present(data).parts if isinstance(part, Table))
-    assert [row[0].text for row in table.rows].count("ReBased") == 4
+    assert [row[0].text for row in table.rows].count("ReBased") == 7
     assert [row[0].text for row in table.rows].count("unknown") == 2
     assert {row[3].text for row in table.rows} == {"1", ""}
 

@@ -1,4 +1,4 @@
-"""Sign-flip test: whether paired differences have a mean other than zero, with no assumption on their distribution."""
+"""Sign-flip test: whether the two sides of pairs are exchangeable, judged by the mean of their differences."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -45,9 +45,10 @@ def sign_flip_test(
     num_flips: int = 65_536,
     seed: int = 0,
 ) -> SignFlip:
-    """Test that the mean of ``differences`` is zero: p is the share of flips with a mean at least as far from it.
+    """Test that differences are as likely as their negatives: p is the share of flips whose mean is as far from zero.
 
-    Under the null hypothesis the two sides of a pair are exchangeable, so a difference is as likely as its negative.
+    That is so if the two sides of a pair are exchangeable, whatever their distribution. It is more than a mean of zero:
+    nine differences of +0.1 for each of -0.9 have that, and may well be refused.
     ``blocks`` has a label for each difference; those of one label get one sign, in common. Without it every difference
     is a block of its own, which takes differences to be independent. With the seed as label, all sizes of a seed flip
     together, which allows any dependence between sizes but leaves far fewer flips: n blocks give p ≥ 2/2^n, so five

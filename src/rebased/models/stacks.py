@@ -45,8 +45,16 @@ def _cosformer(seq_len: int) -> tuple[LayerConfig, ...]:
 
 
 def _hyena(seq_len: int) -> tuple[LayerConfig, ...]:
+    return _twice("hyena", **_hyena_options(seq_len))(seq_len)
+
+
+def _conv_hyena(seq_len: int) -> tuple[LayerConfig, ...]:
+    return _after_conv("hyena", **_hyena_options(seq_len))(seq_len)
+
+
+def _hyena_options(seq_len: int) -> dict[str, Any]:
     """With one long convolution, as its authors count."""
-    return _twice("hyena", seq_len=seq_len, first_filter=False)(seq_len)
+    return {"seq_len": seq_len, "first_filter": False}
 
 
 _ATTENTION = {"num_heads": 1, "dropout": ATTENTION_DROPOUT}
@@ -59,6 +67,7 @@ STACKS: dict[str, Stack] = {
     "mamba": _mamba("own"),
     "mamba_published": _mamba("published"),
     "hyena": _hyena,
+    "conv_hyena": _conv_hyena,
     "h3": _twice("h3"),
     "based": _after_conv("based"),
     "rebased": _after_conv("rebased"),

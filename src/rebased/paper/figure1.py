@@ -12,7 +12,7 @@ MIXERS = {
     "conv_attention": "Attention",
     "based": "Based",
     "rebased": "ReBased",
-    "hyena": "Hyena",
+    "conv_hyena": "Hyena",
     "rwkv": "RWKV",
     "mamba": "Mamba",
     "mamba_published": "Mamba, published init",
@@ -25,9 +25,9 @@ WORKS = 0.9
 def present(data: Data) -> Section:
     cells = data["cells"]
     parts: list[Any] = [
-        "The best learning rate's accuracy, a mean over seeds where there are several. Attention is the paper's hybrid "
-        "with a convolution in the first layer. The published code overwrites Mamba's own initialisation, so both are "
-        "here; RWKV is as published.",
+        "The best learning rate's accuracy, a mean over seeds where there are several. All but RWKV and Mamba are the "
+        "paper's hybrid: a convolution in the first layer, the mixer in the second. The published code overwrites "
+        "Mamba's own initialisation, so both are here; RWKV is as published.",
         *accuracy_tables(cells, MIXERS),
         *_claims(cells),
         picture("figure1", cells, MIXERS, "Figure 1: accuracy over width, for each length"),

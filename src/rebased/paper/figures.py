@@ -18,7 +18,7 @@ COLOURS = {
     "norm_x2": "#66785f",
     "gamma_x2": "#7b5ea7",
     "gamma_beta_x2": "#3d7dca",
-    "hyena": "#7b5ea7",
+    "conv_hyena": "#7b5ea7",
     "rwkv": "#3d7dca",
     "conv_rwkv": "#1c4f8f",
     "mamba": "#c2691c",

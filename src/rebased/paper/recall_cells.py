@@ -12,6 +12,9 @@ from rebased.runs import Run
 
 __all__ = ["describe_cells", "over_seeds", "spread_text"]
 
+MIN_FOR_INTERVAL = 5
+"""Of fewer values an interval by bootstrap is little more than the least and the greatest: of two it covers half."""
+
 
 def describe_cells(runs: Sequence[Run]) -> list[Data]:
     """Each stack, length and width: accuracies of all learning rates and seeds, and what the best rate comes to."""
@@ -33,45 +36,30 @@ def _describe(summary: CellSummary, by_cell: dict[tuple[str, int, int], dict[str
         "seeds": [run.config["seed"] for run in summary.runs],
         "accuracies": list(summary.accuracies),
         **over_seeds(summary.accuracies),
-        "held_out": _held_out(summary.tried),
         "epochs": list(summary.epochs),
         "ended": dict(summary.reasons),
         "by_rate": by_cell[key],
+        "stop_above": summary.cell["stop_above"],
     }
 
 
-def _held_out(runs: Sequence[Run]) -> dict[str, float]:
-    """Each seed's accuracy at the learning rate that is best for the other seeds.
-
-    To choose a rate by the accuracies that are then compared favours what varies most. With one seed there is no other.
-    """
-    rates: dict[float, dict[int, float]] = {}
-    for run in runs:
-        rates.setdefault(run.config["learning_rate"], {})[run.config["seed"]] = run.result["accuracy"]
-    most = max(map(len, rates.values()))
-    complete = [by_seed for by_seed in rates.values() if len(by_seed) == most]
-
-    def chosen(seed: int) -> float:
-        able = [by_seed for by_seed in complete if seed in by_seed]
-        others = [{s: x for s, x in by_seed.items() if s != seed} or by_seed for by_seed in able]
-        means = [sum(each.values()) / len(each) for each in others]
-        return able[means.index(max(means))][seed]
-
-    return {str(seed): chosen(seed) for seed in sorted({seed for by_seed in complete for seed in by_seed})}
-
-
 def over_seeds(values: Sequence[float]) -> Data:
-    """Mean, standard deviation (n - 1) and a bootstrap interval of the mean; of one value the mean alone."""
-    if len(values) < 2:
-        return {"mean": statistics.fmean(values), "sd": None, "interval": None}
-    found = mean_interval(np.array(values))
-    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values), "interval": [found.low, found.high]}
+    """Mean, standard deviation (n - 1) and a bootstrap interval of the mean, where there are enough values for them."""
+    interval = None
+    if len(values) >= MIN_FOR_INTERVAL:
+        found = mean_interval(np.array(values))
+        interval = [found.low, found.high]
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "sd": sd, "interval": interval}
 
 
 def spread_text(found: Data, *, digits: int = 2, sign: str = "") -> str:
-    """``0.59 ± 0.06 [0.52, 0.64]`` of what `over_seeds` gives; of one seed, the number alone."""
+    """``0.59 ± 0.06 [0.52, 0.64]`` of what `over_seeds` gives, as far as it does."""
     shown = f"{sign}.{digits}f"
-    if found["sd"] is None:
-        return f"{found['mean']:{shown}}"
-    low, high = found["interval"]
-    return f"{found['mean']:{shown}} ± {found['sd']:.{digits}f} [{low:{shown}}, {high:{shown}}]"
+    text = f"{found['mean']:{shown}}"
+    if found["sd"] is not None:
+        text += f" ± {found['sd']:.{digits}f}"
+    if found["interval"] is not None:
+        low, high = found["interval"]
+        text += f" [{low:{shown}}, {high:{shown}}]"
+    return text

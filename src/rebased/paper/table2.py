@@ -31,9 +31,11 @@ _NAMES = {"attention": "Attention", "based": "Based", "rebased": "ReBased"}
 _KIND_NAMES = {"all": "all", "ar": "AR", "non_ar": "non-AR"}
 _KINDS = tuple(_KIND_NAMES)
 ALPHA = 0.05
-_ALIKE = ("model", "parameters", "tokens", "corpus", "config")
-"""Runs that differ in nothing else than the seed; ``config`` says how they were evaluated."""
-_FIELDS = (*_ALIKE, "seed", "ar_fraction", "perplexity")
+_TRAINED_ALIKE = ("tokens", "recipe", "corpus", "num_tokens", "config")
+"""Runs that compare; ``recipe`` says how they were trained, ``num_tokens`` and ``config`` how they were evaluated."""
+_ALIKE = ("model", "parameters", "changes", *_TRAINED_ALIKE)
+"""Runs that differ in nothing else than the seed."""
+_READ = ("model", "parameters", "tokens", "corpus", "num_tokens", "config", "seed", "ar_fraction", "perplexity")
 
 
 def measure(material: Material) -> Data:
@@ -52,8 +54,11 @@ def measure(material: Material) -> Data:
 def _read(path: Path) -> Data:
     try:
         values = json.loads(path.read_text())
-        found = {name: values[name] for name in _FIELDS}
+        found = {name: values[name] for name in _READ}
         found["config"] = {name: value for name, value in found["config"].items() if name != "batch_size"}
+        trained = (values.get("training") or {}).get("config") or {}
+        found["changes"] = trained.get("changes")
+        found["recipe"] = {name: trained[name] for name in trained if name not in ("model", "changes", "seed")} or None
         return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no result of a language model: {error!r}") from error
@@ -67,7 +72,8 @@ def present(data: Data) -> Section:
         fraction = statistics.fmean(run["ar_fraction"] for run in runs)
         parts.append(
             f"Ours on {corpora}, {fraction:.0%} of tokens AR (the paper's split implies 45 %); the paper's on the "
-            "Pile. Perplexities of different corpora and sizes do not compare; the order of models does."
+            "Pile. Perplexities of different corpora, sizes and lengths of training do not compare, nor need the order "
+            "of models be the same."
         )
     else:
         parts.append("No language model has been trained yet: what is here is the paper's.")
@@ -126,7 +132,7 @@ def _compared(runs: Sequence[Data]) -> list[tuple[str, str, str, float, float]]:
     """Pairs of models trained and evaluated alike with several seeds: names, tokens, log of the ratio, Welch's p."""
     found = []
     for first, second in combinations([group for group in _groups(runs) if group[0]["tokens"] is not None], 2):
-        if any(first[0][field] != second[0][field] for field in ("corpus", "tokens", "config")):
+        if any(first[0][field] != second[0][field] for field in _TRAINED_ALIKE):
             continue
         for kind in _KINDS:
             logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]
@@ -147,8 +153,8 @@ def _pairs_table(compared: Sequence[tuple[str, str, str, float, float]]) -> Tabl
         percent = f"{100 * math.expm1(difference):+.2f} %"
         rows.append([f"{a} over {b}", _KIND_NAMES[kind], percent, f"{p:.2g}", f"{corrected:.2g}", verdict])
     caption = (
-        "ratios of perplexities, less is better: Welch's test of their logarithms over seeds, Holm's correction for "
-        f"the {len(compared)} of them"
+        "ratios of perplexities, less is better: Welch's test of their logarithms over seeds, which takes these to be "
+        f"normal, Holm's correction for the {len(compared)} of them"
     )
     return Table.of(caption, ("pair", "tokens", "ratio − 1", "p", "p (Holm)", "verdict"), rows)
 

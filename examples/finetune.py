@@ -1,7 +1,7 @@
 """Fine-tuning with transformers' Trainer on a small text.
 
 The text is the Zen of Python, as bytes. Give a folder that ``save_pretrained`` wrote, of a model of bytes, to go on
-from it; without one, a small model starts anew. Afterwards it recites.
+from it; without one, a small model starts anew. Afterwards it recites, and is saved to ``runs/finetune``.
 
     python examples/finetune.py [FOLDER]
 """
@@ -43,6 +43,8 @@ class Windows(Dataset[dict[str, Tensor]]):
 
 def make_model(folder: Path | None, vocab_size: int) -> torch.nn.Module:
     if folder is not None:
+        if not (folder / "config.json").is_file():  # else it would be looked for on the Hub
+            raise SystemExit(f"{folder} holds no model: there is no config.json")
         return AutoModelForCausalLM.from_pretrained(folder)
     return RebasedForCausalLM(
         RebasedConfig(
@@ -56,7 +58,7 @@ def make_model(folder: Path | None, vocab_size: int) -> torch.nn.Module:
     )
 
 
-def main(folder: Path | None = None, num_steps: int = 200) -> str:
+def main(folder: Path | None = None, num_steps: int = 200, saved: Path = Path("runs/finetune")) -> str:
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     text = zen()
@@ -76,12 +78,15 @@ def main(folder: Path | None = None, num_steps: int = 200) -> str:
         )
         data = Windows(torch.tensor(tokenizer.encode(text)), 128)
         Trainer(model=model, args=arguments, train_dataset=data).train()
+    model.save_pretrained(saved)
+    tokenizer.save_pretrained(saved)
 
     prompt = tokenizer("There should be", return_tensors="pt").input_ids
     model.eval()
     found = model.generate(prompt, max_new_tokens=100, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     written: str = tokenizer.decode(found[0])
     print(written)
+    print(f"saved to {saved}; to hear more: rebased lm generate {saved} 'Now is'")
     return written
 
 

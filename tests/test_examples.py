@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rebased.analysis.checkpoint import load_checkpoint
 from rebased.training.grid import read_grid
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -47,12 +48,16 @@ def test_packing(main_of: Callable[..., str]) -> None:
 
 
 def test_finetune(main_of: Callable[..., str], tmp_path: Path) -> None:
-    """Anew, and from a folder."""
-    assert "There should be" in main_of("finetune", num_steps=1)
-    example = runpy.run_path(str(EXAMPLES / "finetune.py"))
-    torch.manual_seed(0)
-    example["make_model"](None, 257).save_pretrained(tmp_path)
-    assert "There should be" in main_of("finetune", folder=tmp_path, num_steps=1)
+    """Anew, and from the folder it was saved to."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert "There should be" in main_of("finetune", num_steps=1, saved=first)
+    assert "There should be" in main_of("finetune", folder=first, num_steps=1, saved=second)
+    models = [load_checkpoint(folder) for folder in (first, second)]
+    assert all(each.tokenizer is not None for each in models)
+    weights = [each.model.get_input_embeddings().weight for each in models]
+    assert not torch.equal(*weights)
+    with pytest.raises(SystemExit, match="none holds no model"):
+        main_of("finetune", folder=tmp_path / "none")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ def test_runs_are_found_by_name_once_finished(tmp_path: Path) -> None:
         runs.read_run(tmp_path / "begun")
 
 
+def test_folders_may_be_strings(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    (found,) = runs.find_runs(str(tmp_path))
+    assert found.folder == runs.read_run(str(tmp_path / "a")).folder == tmp_path / "a"
+
+
+def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"folder='.*typo' is no folder"):
+        runs.find_runs(tmp_path / "typo")
+
+
 def test_run_of_another_config_is_refused(tmp_path: Path) -> None:
     runs.write_config(tmp_path, CONFIG)
     runs.write_config(tmp_path, CONFIG)
@@ -82,3 +94,32 @@ def test_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         runs.write_text(path, "new")
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        runs.write_text(tmp_path / "file", "half a character: \ud800")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_durable_file_is_on_the_disk_before_its_name_and_then_that(
+    durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is the directory's: until that is on the disk too, a machine that fails may have the old file."""
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def fsync(handle: int) -> None:
+        done.append("directory" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def rename(source: Path, target: Path) -> None:
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", rename)
+    runs.write_text(tmp_path / "file", "new", durable=durable)
+    assert done == (["file", "rename", "directory"] if durable else ["rename"])

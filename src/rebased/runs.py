@@ -64,8 +64,9 @@ def is_finished(folder: Path) -> bool:
     return (folder / RESULT).is_file()
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path | str) -> Run:
     """A finished run. ValueError, naming the file, for what is not one."""
+    folder = Path(folder)
     if not is_finished(folder):
         raise ValueError(f"folder={str(folder)!r} is no finished run: it has no {RESULT}")
     config, result = (_read_json(folder / name, _read_text(folder / name)) for name in (CONFIG, RESULT))
@@ -74,10 +75,11 @@ def read_run(folder: Path) -> Run:
     return Run(folder, config, tuple(_with_nan(entry) for entry in metrics), result)
 
 
-def find_runs(folder: Path) -> Iterator[Run]:
-    """The finished runs in this folder and those below it, by name."""
-    for path in sorted(folder.rglob(RESULT)):
-        yield read_run(path.parent)
+def find_runs(folder: Path | str) -> Iterator[Run]:
+    """The finished runs in this folder and those below it, by name. ValueError if there is no such folder."""
+    if not Path(folder).is_dir():
+        raise ValueError(f"folder={str(folder)!r} is no folder")
+    return (read_run(path.parent) for path in sorted(Path(folder).rglob(RESULT)))
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
@@ -94,9 +96,13 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 
 def write_metrics(folder: Path, metrics: Iterable[dict[str, Any]], *, durable: bool = True) -> None:
-    """All lines, anew. Numbers that are not finite become null, which any reader of JSON takes."""
-    lines = (json.dumps(_without_nan(entry), allow_nan=False) + "\n" for entry in metrics)
-    write_text(folder / METRICS, "".join(lines), durable=durable)
+    """All lines, anew."""
+    write_text(folder / METRICS, "".join(map(metrics_line, metrics)), durable=durable)
+
+
+def metrics_line(entry: dict[str, Any]) -> str:
+    """Numbers that are not finite become null, which any reader of JSON takes."""
+    return json.dumps(_without_nan(entry), allow_nan=False) + "\n"
 
 
 def write_weights(folder: Path, weights: "dict[str, Tensor]") -> None:
@@ -127,12 +133,28 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     mode = (
         partial.stat().st_mode
     )  # as the user has it; some libraries make files of their own that nobody else may read
-    yield partial
-    partial.chmod(mode)
+    try:
+        yield partial
+        partial.chmod(mode)
+        if durable:
+            sync(partial)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     if durable:
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-    os.replace(partial, path)
+        sync(path.parent)  # which has the name
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a directory's list of names, is on the disk."""
+    if os.name == "nt" and path.is_dir():  # Windows opens none
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _pretty(value: dict[str, Any]) -> str:

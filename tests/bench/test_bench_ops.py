@@ -216,6 +216,25 @@ def test_wrong_at_one_length_is_not_timed_there(factor: float, monkeypatch: pyte
     json.dumps(result.to_json(), allow_nan=False)
 
 
+@pytest.mark.usefixtures("known_rates")
+def test_errors_that_cannot_be_measured_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a candidate that is not ours: it is timed nonetheless."""
+    original = cells.measure_accuracy
+
+    def measure_accuracy(candidate: str, *arguments: Any, **options: Any) -> Any:
+        if candidate == "sdpa":
+            raise RuntimeError("no float64 here")
+        return original(candidate, *arguments, **options)
+
+    monkeypatch.setattr(cells, "measure_accuracy", measure_accuracy)
+    result = run_ops_bench(tiny(accuracy=True, lengths=(16,)))
+    assert [each.candidate for each in result.accuracy] == ["chunked", "reference"]
+    assert result.at("sdpa", 16).timing is not None
+    assert caplog.messages == ["no errors of sdpa at length 16: RuntimeError: no float64 here"]
+
+
 def test_absent_device_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device"):

@@ -8,8 +8,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from rebased.bench.lm_generate_results import GenerateBenchResult
-from rebased.bench.lm_train_results import TrainBenchResult
+import rebased.hf
+from rebased.bench.lm_generate_results import GenerateBenchConfig, GenerateBenchResult
+from rebased.bench.lm_train_results import TrainBenchConfig, TrainBenchResult
 from rebased.cli import bench_lm
 from rebased.cli.app import app
 from rebased.hf import presets
@@ -87,6 +88,48 @@ def test_what_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "kind"), [(GENERATE, GenerateBenchResult), (TRAIN, TrainBenchResult)], ids=["generate", "train"]
+)
+def test_a_model_that_cannot_be_built_is_skipped(
+    arguments: list[str], kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to end the bench, and what was measured before it was lost."""
+    original, built = rebased.hf.RebasedForCausalLM, list[int]()
+
+    def build(config: Any) -> Any:
+        built.append(1)
+        if len(built) == 2:
+            raise torch.OutOfMemoryError
+        return original(config)
+
+    monkeypatch.setattr(rebased.hf, "RebasedForCausalLM", build)
+    out = tmp_path / "lm.json"
+    assert "tiny skipped at 8: out of device memory" in run(*arguments, "--out", str(out))
+    measurements = kind.from_json(json.loads(out.read_text())).measurements
+    assert [each.skipped is None for each in measurements] == [True, False, True, True]
+    assert [each.parameters is None for each in measurements] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--generate"], GenerateBenchConfig()),
+        (["--train"], TrainBenchConfig()),
+        (["--generate", "--repetitions=7", "--batch-size=2"], GenerateBenchConfig(repetitions=7, batch_size=2)),
+        (["--train", "--compile", "--lengths=8"], TrainBenchConfig(compile=True, lengths=(8,))),
+    ],
+    ids=["generate", "train", "generate, some given", "train, some given"],
+)
+def test_defaults_are_the_configs(arguments: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(bench_lm, "run_with_progress", lambda _, config: asked.append(config))
+    for name in ("print_generate_result", "print_train_result"):
+        monkeypatch.setattr(bench_lm, name, lambda *_: None)
+    run("bench", "lm", *arguments)
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (LM, "give --generate or --train"),
@@ -97,6 +140,10 @@ def test_what_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*TRAIN, "--lengths", "0"], "lengths"),
         ([*TRAIN, "--tokens", "0"], "tokens: 0"),
         ([*TRAIN, "--device", "cuda"], "torch sees no CUDA device"),
+        ([*TRAIN, "--new-tokens", "8"], "--new-tokens goes with --generate, not with --train"),
+        ([*TRAIN, "--batch-size", "64"], "--batch-size goes with --generate, not with --train"),
+        ([*GENERATE, "--tokens", "8"], "--tokens goes with --train, not with --generate"),
+        ([*GENERATE, "--no-compile"], "--compile goes with --train, not with --generate"),
     ],
 )
 def test_bad_values_end_before_any_work(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,27 @@ def test_nothing_held_out_is_said(tmp_path: Path) -> None:
     assert "no document was held out" not in said
 
 
+def test_files_that_were_left_out_are_said(tmp_path: Path) -> None:
+    """Once, and again where the corpus is shown; nothing where all was read."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    (folder / "a.txt").write_text("read")
+    _, said = run("prepare", str(folder), "--out", str(tmp_path / "whole"))
+    assert "left out" not in said
+    (folder / "e.log").write_text("not read")
+    _, said = run("prepare", str(folder), "--out", str(tmp_path / "one"))
+    assert "note: 1 file was left out (endings that are not known: .log (1))" in said
+    for number in range(12):
+        (folder / f"README{number}").write_text("not read")
+        (folder / f"x.{number}").write_text("not read")
+    note = "note: 25 files were left out (endings that are not known: none (12), .0 (1), "
+    for command in (["prepare", str(folder), "--out", str(tmp_path / "out")], ["show", str(tmp_path / "out")]):
+        status, said = run(*command)
+        assert status == 0
+        assert note in said
+        assert "and 6 others)" in said
+
+
 def test_progress_where_there_is_no_terminal(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_progress, "_SECONDS", 0.0)
     status, said = run("prepare", source, "--out", str(tmp_path / "out"), "--text-field", "body")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,44 @@ def test_other_options(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("trained", "options", "note"),
+    [
+        (None, [], "windows of 300 tokens: the length it was trained with is unknown"),
+        (None, ["--length", "64"], None),
+        (64, [], None),
+        (64, ["--length", "64"], None),
+        (64, ["--length", "65"], "windows of 65 tokens: it was trained with 64, and later positions may be untrained"),
+    ],
+)
+def test_a_length_it_may_not_know(
+    trained: int | None, options: list[str], note: str | None, folder: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    (model / "training.json").write_text(json.dumps(TRAINING | {"config": {"seq_len": trained}}))
+    out = tmp_path / "out.json"
+    status, said = run(model, "--data", folder / "corpus", "--max-windows", "1", "--out", out, *options)
+    assert status == 0, said
+    notes = read(out)["notes"]
+    assert len(notes) == (note is not None)
+    assert said.count("note: ") == len(notes)
+    if note is not None:
+        assert note in notes[0]
+        assert note in said
+
+
+def test_no_bar_of_loading(folder: Path) -> None:
+    """Neither before an error; and other loading has its own as before."""
+    from transformers.utils import logging
+
+    assert logging.is_progress_bar_enabled()
+    for options, expected in (([], 0), (["--length", "500"], 1)):
+        status, said = run(folder / "model", "--data", folder / "corpus", "--max-windows", "1", *options)
+        assert status == expected
+        assert "Loading weights" not in said
+    assert logging.is_progress_bar_enabled()
+
+
+@pytest.mark.parametrize(
     ("options", "status", "message"),
     [
         (["--recurrence", "trigram"], 2, "recurrence='trigram' is unknown; it may be 'bigram' or 'token'"),
@@ -139,7 +178,7 @@ def test_errors_are_words(options: list[str], status: int, message: str, folder:
 def test_a_folder_that_is_no_model(folder: Path, tmp_path: Path) -> None:
     for place, expected, message in (
         (tmp_path / "none", 2, "there is no folder"),
-        (tmp_path, 1, "is no checkpoint that can be loaded"),
+        (folder / "corpus", 1, "corpus has no config.json: it is no model"),
     ):
         status, said = run(place, "--data", folder / "corpus")
         assert status == expected

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from rebased.cli import paper
@@ -90,6 +91,27 @@ def test_bad_values_end_before_any_work(
     assert status == 2
     assert message in said.replace("\n", " ")
     assert not (tmp_path / "none").exists()
+
+
+def test_this_machine_need_not_have_what_the_cluster_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head node without a GPU was refused, though Ray trains on other machines; it measures on its own CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    engines: list[tuple[str | None, str]] = []
+    places: list[str] = []
+
+    def conduct(*_: object, device: str, **__: object) -> None:
+        places.append(device)
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(paper, "choose_engine", lambda name, device, *_: engines.append((name, device)))
+    monkeypatch.setattr(paper, "conduct", conduct)
+    asked = ["run", "table9", "--engine", "ray", "--device", "cuda", "--out", str(tmp_path)]
+    _, said = run(*asked)
+    assert "table9: far enough" in said
+    assert (engines, places) == ([("ray", "cuda")], ["cpu"])
+    status, said = run(*asked, "--no-train")
+    assert status == 2
+    assert "torch sees no CUDA device" in said.replace("\n", " ")
 
 
 @pytest.mark.usefixtures("small")

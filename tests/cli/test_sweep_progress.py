@@ -1,6 +1,7 @@
 """A sweep's progress: bars on a terminal, lines elsewhere."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -24,7 +25,7 @@ STORY: list[Event] = [
     Started("a", ("r0", "r1"), 1, 4, {1: record(1, 0.0, "diverged")}),
     EpochEnded("a", 2, {0: record(2, 0.993, "reached")}),
     Finished("a"),
-    Failed("b", "ValueError: wrong", retried=False),
+    Failed("b", "ValueError: wrong", retried=False, traceback=Path("groups/b/error.txt")),
 ]
 
 
@@ -50,7 +51,7 @@ def test_lines() -> None:
     assert lines[3] == "a failed: its worker died; it is tried again"
     assert lines[4] == "a goes on after epoch 1"
     assert lines[5].endswith("accuracy 0.993 (reached)")
-    assert lines[6:] == ["a is finished", "b failed: ValueError: wrong"]
+    assert lines[6:] == ["a is finished", "b failed: ValueError: wrong; the traceback is in groups/b/error.txt"]
 
 
 def test_bars() -> None:

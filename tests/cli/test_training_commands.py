@@ -84,6 +84,22 @@ def test_sweep_trains_a_grid(tmp_path: Path) -> None:
     assert len(list(find_runs(tmp_path))) == 8
 
 
+def test_summary_shows_layers_of_ones_own(tmp_path: Path) -> None:
+    """Two models of one stack, which they have nothing of, were both called by its name."""
+    grid = tmp_path / "grid.toml"
+    layers = "[[{mixer='short_conv'}, {mixer='rebased', options={num_heads=2}}], [{mixer='rebased', norm='rms'}]]"
+    one_cell = GRID.replace('["rebased", "x2"]', '"x2"').replace("[2, 4]", "4")
+    grid.write_text(f"{one_cell}model_options.layers = {layers}\n")
+    status, said = run("sweep", grid, "--out", tmp_path / "out", "--device", "cpu")
+    assert status == 0
+    assert re.search("short_conv.rebased-d12-L16-2x-[0-9a-f]+ begins", said)
+    assert "stack d_model seq_len learning rate" in said
+    table = said.partition("stack d_model")[2].replace(" ", "")
+    assert "short_conv+rebased(num_heads=2)1216" in table
+    assert "rebased(norm=rms)1216" in table
+    assert "x2" not in table
+
+
 def test_failed_group_ends_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
@@ -91,7 +107,7 @@ def test_failed_group_ends_with_status_1(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(execute, "Replicas", refuse)
     status, said = run(*MQAR, "--out", tmp_path)
     assert status == 1
-    assert "failed: RuntimeError: out of memory" in said
+    assert "failed: RuntimeError: out of memory; the traceback is in" in said
     assert "1 group failed: rebased-d12-L16-4x-" in said
 
 

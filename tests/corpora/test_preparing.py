@@ -15,7 +15,7 @@ from corpus_cases import END, all_tokens, stored_documents, texts, write_json_li
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebased.corpora import Progress, json_lines, open_corpus, pieces, prepare, writing
+from rebased.corpora import Progress, json_lines, open_corpus, pieces, prepare, sources, writing
 from rebased.corpora.counts import SetCount, count_by_set
 
 DOCUMENTS = [f"document {number}\n" * (number % 7) for number in range(60)] + ["naïve 🙂\r\n", "<|endoftext|>"]
@@ -133,6 +133,55 @@ def test_text_files(tmp_path: Path) -> None:
     # "b/c.md" stands before "b.txt": folders are sorted by their parts
     assert stored_documents(corpus, "train") == [TEXT, TEXT, "", "import this\n", "free"]
     assert [count.set for count in count_by_set(corpus.split("train"))] == ["shelf", "LICENSE"]
+
+
+def test_files_of_unknown_endings_are_counted(tmp_path: Path) -> None:
+    """Those of validation's folders too; hidden ones and the corpus itself are not meant."""
+    for name in ("a/README", "a/b/LICENSE", "a/x.CSV", "a/y.csv.gz", "a/z.parquet.gz", "a/.hidden", "v/i.log"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("not read")
+    for name in ("a", "v"):
+        (tmp_path / name / "some.txt").write_text(f"read from {name}")
+    expected = {"": 2, ".csv": 1, ".csv.gz": 1, ".parquet.gz": 1, ".log": 1}
+    for _ in range(2):  # the second time from the disk
+        corpus = prepare([str(tmp_path / "a")], tmp_path / "a" / "out", validation=[str(tmp_path / "v")])
+        assert corpus.left_out == expected
+    assert stored_documents(corpus, "train") == ["read from a"]
+    manifest = json.loads((corpus.folder / "manifest.json").read_text())
+    del manifest["left_out"]  # as those of earlier versions
+    (corpus.folder / "manifest.json").write_text(json.dumps(manifest))
+    assert open_corpus(corpus.folder).left_out == {}
+
+
+def test_the_page_lists_every_ending() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    assert [
+        ending for ending in sources._TEXT | sources._JSON_LINES | sources._PARQUET if f"`{ending}`" not in page
+    ] == []
+
+
+def test_what_an_interrupted_preparation_wrote_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the corpus lies in the folder it is made of."""
+    (tmp_path / "some.txt").write_text("text")
+    with monkeypatch.context() as patch:
+        patch.delattr(writing.CorpusWriter, "finish")
+        with pytest.raises(AttributeError):
+            prepare([tmp_path], tmp_path / "out", validation=0)
+    assert (tmp_path / "out" / "tokenizer" / "tokenizer.json").exists()
+    assert prepare([tmp_path], tmp_path / "out", validation=0).left_out == {}
+
+
+def test_paths_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is named like a source of another kind."""
+    monkeypatch.chdir(tmp_path)
+    Path("python").write_text("one")
+    Path("b.md").write_text("two")
+    corpus = prepare([Path("python")], Path("out"), validation=[Path("b.md")])
+    assert [stored_documents(corpus, name) for name in ("train", "validation")] == [["one"], ["two"]]
+    with pytest.raises(ValueError, match="must be a list with one source at least"):
+        prepare(Path("b.md"), Path("other"))
+    with pytest.raises(ValueError, match=r"validation='b.md' must be from 0 to 1, or a list of sources"):
+        prepare([Path("python")], Path("other"), validation=Path("b.md"))
 
 
 def make_records(folder: Path, kind: str) -> str:

@@ -1,9 +1,11 @@
 """Windows over a split, against their definition written out token by token."""
 
 import pickle
+from collections.abc import Callable
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from rebased.corpora import Split, Windows, open_corpus, packing, prepare
 from rebased.corpora.packing import pack
 from rebased.corpora.windows import spread
+from rebased.training.language.batches import collate_packed
 
 
 def make_split(folder: Path, lengths: list[int]) -> Split:
@@ -38,8 +41,9 @@ def test_crossing(lengths: list[int], length: int) -> None:
         assert len(windows) == len(stream) // length
         for index in range(len(windows)):
             window = windows[index]
-            assert list(window) == ["input_ids"]
-            assert window["input_ids"].dtype == torch.int64
+            assert list(window) == ["input_ids", "labels"]
+            assert {column.dtype for column in window.values()} == {torch.int64}
+            assert window["labels"].tolist() == [-100, *window["input_ids"].tolist()[1:]]
             assert window["input_ids"].tolist() == stream[index * length : (index + 1) * length]
             assert all(start < stop for _, start, stop in windows.source(index))
             told = [document for document, start, stop in windows.source(index) for _ in range(start, stop)]
@@ -155,3 +159,30 @@ def test_some_windows_are_spread_over_all() -> None:
     assert found[-1] == 524
     assert found == sorted(set(found))
     assert spread(5, 64) == spread(5, None) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("crossing", "batch_size", "collator"),
+    [(True, 4, None), (False, 1, None), (False, 4, collate_packed)],
+    ids=["crossing", "packed, one by one", "packed and joined"],
+)
+def test_a_trainer_takes_them(
+    tmp_path: Path, crossing: bool, batch_size: int, collator: Callable[..., Any] | None
+) -> None:
+    """As they are; several packed ones are several rows, and must be joined."""
+    from transformers import Trainer, TrainingArguments
+
+    from rebased.hf import RebasedForCausalLM, preset
+
+    windows = Windows(make_split(tmp_path, [20] * 12), 16, crossing=crossing)
+    model = RebasedForCausalLM(preset("rebased-small", vocab_size=257, hidden_size=16, num_attention_heads=2))
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "run"),
+        max_steps=1,
+        per_device_train_batch_size=batch_size,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+    )
+    trained = Trainer(model=model, args=arguments, train_dataset=windows, data_collator=collator).train()
+    assert 4 < trained.training_loss < 8

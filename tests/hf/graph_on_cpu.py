@@ -29,6 +29,7 @@ class GraphOnCpu:
     """Takes the place of `rebased.replay.Replay`."""
 
     num_recorded = 0
+    num_replayed = 0
 
     def __init__(self, function: Callable[[], None], device: torch.device) -> None:
         type(self).num_recorded += 1
@@ -40,6 +41,7 @@ class GraphOnCpu:
 
     @torch.no_grad()
     def __call__(self) -> None:
+        type(self).num_replayed += 1
         with torch.autocast("cpu", enabled=False):  # what was cast then is cast now, and nothing else
             for function, args, kwargs, results in self._operations:
                 again = function(*args, **kwargs)

@@ -2,7 +2,9 @@
 
 import copy
 import io
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from graph_on_cpu import GraphOnCpu
 from hf_cases import MIXER_NAMES, small_model, some_tokens
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rebased.hf import RebasedCache, RebasedForCausalLM
 from rebased.hf.decoder import has_constant_state
@@ -21,7 +24,7 @@ PROMPT = 6
 
 @pytest.fixture(autouse=True)
 def _count_from_zero() -> None:
-    GraphOnCpu.num_recorded = 0
+    GraphOnCpu.num_recorded = GraphOnCpu.num_replayed = 0
 
 
 def replaying(*mixers: str, **options: Any) -> RebasedForCausalLM:
@@ -72,12 +75,104 @@ def test_which_states_are_constant() -> None:
     assert [mixer for mixer, constant in found.items() if not constant] == ["attention", "hyena"]
 
 
-def test_beams() -> None:
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize(
+    "options",
+    [{"do_sample": False}, {"do_sample": True}, {"do_sample": True, "num_return_sequences": 2}, {"num_beams": 3}],
+    ids=["greedy", "sampling", "several", "beams"],
+)
+def test_generation(options: dict[str, Any], padding: int) -> None:
+    """Of all that is generated after the third token, replayed; nobody is asked whether it is padding."""
     model, tokens = replaying(), some_tokens(2, 5)
-    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 15, "do_sample": False, "pad_token_id": 0}
-    with_cache, without = (model.generate(tokens, use_cache=use_cache, **options) for use_cache in (True, False))
-    assert torch.equal(with_cache, without)
+    mask = torch.ones(2, 5, dtype=torch.int64)
+    mask[1, :padding] = 0
+    generated = []
+    for use_cache in (False, True):
+        torch.manual_seed(0)
+        masks = note_masks(model)
+        generated.append(
+            model.generate(
+                tokens, attention_mask=mask, use_cache=use_cache, max_new_tokens=15, pad_token_id=0, **options
+            )
+        )
+    assert torch.equal(*generated)
+    assert len(masks) == 15
+    assert all(given is None for given in masks[1:])
     assert GraphOnCpu.num_recorded == 1
+    assert GraphOnCpu.num_replayed == 14 - STEPS_BEFORE_REPLAY
+
+
+def note_masks(model: Any) -> list[Tensor | None]:
+    """Of the calls from now on."""
+    masks: list[Tensor | None] = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: masks.append(kwargs.get("attention_mask")), with_kwargs=True
+    )
+    return masks
+
+
+@pytest.mark.parametrize("last", [None, 1, 0], ids=["no mask", "real", "masked"])
+@pytest.mark.parametrize("num_new", [1, 2])
+def test_generation_from_a_cache(num_new: int, last: int | None) -> None:
+    """What a caller says of a single token that follows is heard: it was not generated here."""
+    model, tokens = replaying(), some_tokens(2, 20 + num_new)
+    mask = None
+    if last is not None:
+        mask = torch.ones(2, 20 + num_new, dtype=torch.int64)
+        mask[1, -1] = last
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(tokens, use_cache=False, **options)
+    _, cache = steps(model, tokens[:, :20])
+    assert cache.home is not None
+    assert torch.equal(model.generate(tokens, past_key_values=cache, **options), expected)
+    assert cache.home is not None
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4])
+def test_generation_with_the_prompt_in_pieces(chunk_size: int) -> None:
+    model, tokens = replaying(), some_tokens(2, 9)
+    mask = torch.ones(2, 9, dtype=torch.int64)
+    mask[1, :6] = 0
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(tokens, use_cache=False, **options)
+    pieces: dict[str, Any] = {"past_key_values": RebasedCache(), "prefill_chunk_size": chunk_size}
+    assert torch.equal(model.generate(tokens, **pieces, **options), expected)
+    assert GraphOnCpu.num_recorded == 1
+
+
+def test_generation_from_embeddings() -> None:
+    model, tokens = replaying(), some_tokens(2, 5)
+    options: dict[str, Any] = {"max_new_tokens": 15, "do_sample": False, "pad_token_id": 0}
+    found = model.generate(inputs_embeds=model.get_input_embeddings()(tokens), **options)
+    assert torch.equal(found, model.generate(tokens, **options)[:, 5:])
+    assert GraphOnCpu.num_recorded == 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["of all tokens", "of this one"])
+def test_a_masked_token(is_whole: bool) -> None:
+    """A graph has no mask: a token that a caller says is none had been counted all the same."""
+    model, tokens = replaying(), some_tokens(2, 24)
+    mask = torch.ones(2, 24, dtype=torch.int64)
+    mask[1, 16] = 0
+    with torch.no_grad():
+        expected = model(tokens, attention_mask=mask, use_cache=False).logits
+        _, cache = steps(model, tokens[:, :16])
+        before = cache.home
+        for t in range(16, 24):
+            given = mask[:, : t + 1] if is_whole else mask[:, t : t + 1]
+            found = model(tokens[:, t : t + 1], attention_mask=given, past_key_values=cache).logits
+            is_real = mask[:, t].bool()
+            torch.testing.assert_close(found[is_real, 0], expected[is_real, t], rtol=1e-9, atol=1e-9)
+            assert (cache.home is None) == (t == 16)
+    assert cache.home is before is not None
+
+
+def test_a_wrong_mask_is_an_error() -> None:
+    """The same one with and without a graph."""
+    model, tokens = replaying(), some_tokens(2, 20)
+    _, cache = steps(model, tokens)
+    with torch.no_grad(), pytest.raises(ValueError, match="attention_mask has 5 columns"):
+        model(tokens[:, :1], attention_mask=torch.ones(2, 5), past_key_values=cache)
 
 
 def test_to_the_last_position() -> None:
@@ -166,21 +261,126 @@ def test_a_fork_of_a_cache_is_its_own(fork: Any) -> None:
     torch.testing.assert_close(again, expected[:, 15:], rtol=1e-9, atol=1e-9)
 
 
+class _Interrupted(TorchDispatchMode):
+    """As soon as a state is read, another thread begins something, and gets as far as it is let."""
+
+    def __init__(self, other: Callable[[], Any]) -> None:
+        super().__init__()
+        self.thread = threading.Thread(target=other, daemon=True)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_read = function in (torch.ops.aten.clone.default, torch.ops.aten.index_select.default)
+        if is_read and args[0].is_floating_point() and self.thread.ident is None:
+            self.thread.start()
+            self.thread.join(timeout=0.3)
+        return function(*args, **kwargs or {})
+
+
+def _swapped_and_back(cache: RebasedCache) -> RebasedCache:
+    cache.reorder_cache(torch.tensor([1, 0]))
+    cache.reorder_cache(torch.tensor([1, 0]))
+    return cache
+
+
+def _repeated(cache: RebasedCache) -> RebasedCache:
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([1, 2]))
+    return cache
+
+
+@pytest.mark.parametrize(
+    "read",
+    [_swapped_and_back, _repeated, copy.copy, lambda cache: RebasedCache(cache.state, cache.num_seen)],
+    ids=["reordered", "repeated", "copy", "of its state"],
+)
+def test_a_state_is_not_overwritten_while_it_is_read(read: Any) -> None:
+    """A step of another cache, in another thread, had taken its place between the look at it and the copy."""
+    model, tokens = replaying(), some_tokens(2, 20)
+    with torch.no_grad():
+        expected = model(tokens, use_cache=False).logits
+    _, other = steps(model, tokens.flip(1))
+    _, cache = steps(model, tokens[:, :15])
+    with _Interrupted(lambda: steps(model, tokens[:, :1], other)) as interruption:
+        cache = read(cache)
+    interruption.thread.join(timeout=60)
+    assert other.home is not None
+    found, _ = steps(model, tokens[:, 15:], cache)
+    torch.testing.assert_close(found, expected[:, 15:], rtol=1e-9, atol=1e-9)
+
+
+def test_a_state_that_is_replaced_does_not_come_back() -> None:
+    """Another's step, which had begun to save it for its cache, gave it back after that had been emptied."""
+    model, tokens = replaying(), some_tokens(2, 20)
+    _, other = steps(model, tokens.flip(1))
+    _, cache = steps(model, tokens)
+    with _Interrupted(cache.reset) as interruption:
+        steps(model, tokens[:, :1], other)
+    interruption.thread.join(timeout=60)
+    assert cache.state is None
+
+
+@pytest.fixture
+def _switching_often() -> Iterator[None]:
+    """Threads, between any two operations."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@torch.no_grad()
+def _error_among_others(model: Any, tokens: Tensor) -> float:
+    """Of steps between which the state is chosen from, as a beam search does."""
+    expected = model(tokens, use_cache=False).logits
+    logits, cache = steps(model, tokens[:, :PROMPT])
+    found = [logits]
+    for t in range(PROMPT, tokens.shape[1]):
+        if t % 3 == 0:
+            cache.reorder_cache(torch.tensor([0, 1]))
+        found.append(steps(model, tokens[:, t : t + 1], cache)[0])
+    return (torch.cat(found, dim=1) - expected).abs().max().item()
+
+
+@pytest.mark.usefixtures("_switching_often")
 def test_threads() -> None:
-    """Each with a cache of its own, all with one model."""
+    """Each with a cache of its own, all with one model: no state is read while another takes its place."""
     model = replaying()
-    texts = [some_tokens(1, 30, seed=seed) for seed in range(4)]
+    texts = [some_tokens(2, 30, seed=seed) for seed in range(4)]
     errors = [1.0] * 4
 
     def work(index: int) -> None:
-        errors[index] = max(error(model, texts[index]) for _ in range(3))
+        errors[index] = max(_error_among_others(model, texts[index]) for _ in range(3))
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    _run_all([threading.Thread(target=work, args=(index,), daemon=True) for index in range(4)])
+    assert max(errors) < 1e-9
+
+
+@pytest.mark.usefixtures("_switching_often")
+def test_threads_that_exchange_models() -> None:
+    """Caches that move from one model's decoder to another's, in both directions at once: nobody waits for ever."""
+    models = [replaying(), replaying()]  # of the same weights
+    texts = [some_tokens(1, 60, seed=seed) for seed in range(2)]
+    errors = [1.0] * 2
+
+    def work(index: int) -> None:
+        with torch.no_grad():
+            expected = models[index](texts[index], use_cache=False).logits
+        logits, cache = steps(models[index], texts[index][:, :PROMPT])
+        found = [logits]
+        for t in range(PROMPT, 60):
+            found.append(steps(models[(index + t) % 2], texts[index][:, t : t + 1], cache)[0])
+        errors[index] = (torch.cat(found, dim=1) - expected).abs().max().item()
+
+    _run_all([threading.Thread(target=work, args=(index,), daemon=True) for index in range(2)])
+    assert max(errors) < 1e-9
+
+
+def _run_all(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    assert max(errors) < 1e-9
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 # ---- The model changes between generations ----

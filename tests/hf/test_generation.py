@@ -98,6 +98,7 @@ def test_a_cache_is_chosen_from_repeated_and_emptied() -> None:
     expected = model(torch.cat([tokens[[1, 0]], following], dim=1)).logits[:, -1:]
     torch.testing.assert_close(actual, expected, **EXACT)
     assert "3 layers, 7 tokens" in repr(cache)
+    assert not cache.is_croppable
     with pytest.raises(ValueError, match="cannot be shortened"):
         cache.crop(-1)
     cache.reset()

@@ -1,10 +1,12 @@
 """`rebased lm generate` with a model on disk."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from hf_cases import small_model
+from safetensors.torch import load_file, save_file
 from test_ecosystem import make_tokenizer
 from typer.testing import CliRunner
 
@@ -52,6 +54,38 @@ def test_errors_are_one_line(saved: Path, tmp_path: Path) -> None:
     status, said = run(str(saved), "the cat", "--top-p", "0.5")
     assert status == 2
     assert "--top-p needs a --temperature" in said
+
+
+def test_beyond_any_position(tmp_path: Path) -> None:
+    """A model without a position table has no longest text, whatever length it was made for."""
+    small_model(dtype=torch.float32, position_embedding_type="none", max_position_embeddings=16).save_pretrained(
+        tmp_path
+    )
+    make_tokenizer().save_pretrained(tmp_path)
+    status, said = run(str(tmp_path), "the cat", "--max-new-tokens", "30")
+    assert status == 0, said
+    assert said.startswith("the cat")
+
+
+def test_missing_weights_are_an_error(saved: Path, tmp_path: Path) -> None:
+    """Random ones would take their places, and the text would be noise."""
+    folder = shutil.copytree(saved, tmp_path / "broken")
+    weights = load_file(folder / "model.safetensors")
+    missing = next(name for name in weights if "q_proj" in name)
+    save_file(
+        {name: x for name, x in weights.items() if name != missing}, folder / "model.safetensors", {"format": "pt"}
+    )
+    status, said = run(str(folder), "the cat")
+    assert status == 1
+    assert "lacks weights of its model" in said
+    assert missing in said
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    small_model(dtype=torch.float32).save_pretrained(tmp_path)
+    status, said = run(str(tmp_path), "the cat")
+    assert status == 1
+    assert "has no tokenizer beside its model" in said
 
 
 def test_an_empty_prompt(saved: Path) -> None:

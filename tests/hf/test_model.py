@@ -10,7 +10,7 @@ import pytest
 import torch
 from hf_cases import MIXER_NAMES, VOCABULARY, small_config, small_model, some_tokens
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
 
 from rebased.hf import PRESETS, RebasedConfig, RebasedForCausalLM, RebasedModel, preset
 
@@ -189,9 +189,50 @@ def test_wrong_configs(fields: dict[str, Any], message: str) -> None:
         RebasedConfig(**fields)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("hiden_size", "hidden_size"),
+        ("num_attention_head", "num_attention_heads"),
+        ("layer_type", "layer_types"),
+        ("d_model", "hidden_size"),
+        ("num_layers", "num_hidden_layers"),
+        ("seq_len", "max_position_embeddings"),
+    ],
+)
+def test_names_that_are_almost_fields(name: str, meant: str) -> None:
+    """They went unnoticed, and the model had the default sizes."""
+    with pytest.raises(ValueError, match=f"there is no field '{name}', it is '{meant}' here; there are vocab_size, "):
+        RebasedConfig(**{name: 3})
+
+
+def test_names_of_others_are_kept(tmp_path: Path) -> None:
+    """What transformers and other libraries store with a configuration, or a user does."""
+    others = {
+        "_name_or_path": "somewhere",
+        "architectures": ["RebasedForCausalLM"],
+        "transformers_version": "5.0.0",
+        "dtype": "float32",
+        "attn_implementation": "eager",
+        "pad_token_id": 3,
+        "quantization_config": {"load_in_8bit": True},
+        "id2label": {0: "no", 1: "yes"},
+        "original_max_position_embeddings": 64,
+        "unsloth_version": "1",
+        "note": "mine",
+    }
+    config = small_config(**others)
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
+    assert (loaded.note, loaded.pad_token_id, loaded.original_max_position_embeddings) == ("mine", 3, 64)
+    assert RebasedConfig(**PretrainedConfig().to_dict() | {"model_type": "rebased"}).hidden_size == 768
+
+
 def test_wrong_preset() -> None:
     with pytest.raises(ValueError, match="name='huge' is unknown; there are attention, based, rebased"):
         preset("huge")
+    with pytest.raises(ValueError, match="two names of one thing"):
+        preset("rebased", max_positions=8192, max_position_embeddings=2048)
 
 
 def test_wrong_tokens_and_lengths() -> None:

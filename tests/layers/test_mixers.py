@@ -14,6 +14,7 @@ from rebased.kernels import Polynomial
 from rebased.layers import MIXERS
 from rebased.layers.growing import MIN_ROOM
 from rebased.layers.kv_cache import KVCache
+from rebased.layers.mixer import Mixer
 
 GROWING = {"attention", "hyena"}
 BY_FFT = {"hyena", "h3"}
@@ -296,3 +297,21 @@ def test_bad_shapes(variant: str) -> None:
 def test_bad_options(name: str, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         MIXERS[name](D_MODEL, **options)
+
+
+class Wrong(Mixer):
+    """Gives two numbers too few."""
+
+    def mix(self, x: Tensor, state: Any, at: Any, key_mask: Any) -> tuple[Tensor, Any]:
+        return x[..., 2:], None
+
+    def new_state(self, batch_size: int, *, device: Any, dtype: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_outputs_of_another_shape_are_named() -> None:
+    x, at = tokens(2, 9), torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match=r"Wrong.mix gave \(2, 9, 22\), not \(2, 9, 24\)$"):
+        Wrong(D_MODEL)(x)
+    with pytest.raises(RuntimeError, match=r"not \(2, 3, 24\); outputs are wanted at `at` only"):
+        Wrong(D_MODEL)(x, at=at)

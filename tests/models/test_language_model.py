@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rebased.layers import RWKV, Attention, Mamba
+from rebased.layers import MIXERS, RWKV, Attention, Mamba
 from rebased.models import PRESETS, STACKS, LanguageModel, LayerConfig, ModelConfig, preset
 
 VOCABULARY = 50
@@ -235,6 +235,13 @@ def test_bad_configurations(make: Any, match: str) -> None:
         make()
 
 
+def test_mixer_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed later, for want of a method that nobody had heard of."""
+    monkeypatch.setitem(MIXERS, "plain", nn.Linear)
+    with pytest.raises(TypeError, match=r"MIXERS\['plain'\] is Linear; it must be a subclass of .*Mixer"):
+        LayerConfig(mixer="plain", options={"out_features": 3})
+
+
 def test_rows_are_what_their_names_say() -> None:
     conv, copy = ("short_conv", {}), ("previous_token", {})
     attention = ("attention", {"num_heads": 1, "dropout": 0.1})
@@ -360,3 +367,18 @@ def test_labels_give_losses(with_at: bool) -> None:
     assert model(tokens, at=at, labels=labels)[0, 0] == 0
     with pytest.raises(ValueError, match=r"labels has shape \(2, 1\)"):
         model(tokens, at=at, labels=labels[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels", "match"),
+    [
+        ([[1, -1, 2]], None, "tokens reach from -1 to 2; the vocabulary has 0 to 15"),
+        ([[1, 16, 2]], None, "tokens reach from 1 to 16"),
+        ([[1, 2, 3]], [[-100, 16, 2]], "labels reach from 0 to 16"),
+    ],
+)
+def test_words_beyond_the_vocabulary(tokens: list[list[int]], labels: list[list[int]] | None, match: str) -> None:
+    """An index of -1 would be the last word."""
+    model = LanguageModel(preset("mqar-rebased", d_model=12, seq_len=4, vocab_size=16))
+    with pytest.raises(ValueError, match=match):
+        model(torch.tensor(tokens), labels=None if labels is None else torch.tensor(labels))

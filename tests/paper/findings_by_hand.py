@@ -85,6 +85,9 @@ def language_models() -> dict[str, Any]:
                 "tokens": 2_600_000_000,
                 "corpus": "a <small> corpus",
                 "ar_fraction": 0.43,
+                "num_tokens": {"all": 100, "ar": 43, "non_ar": 57},
+                "changes": {},
+                "recipe": {"learning_rate": 1e-3},
                 "config": {"split": "validation", "length": 4096},
                 "perplexity": dict(zip(("all", "ar", "non_ar"), (x + seed / 10 for x in values), strict=True)),
             }

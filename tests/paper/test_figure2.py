@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rebased.paper.figure2 import EXAMPLES, draw, similarity_curves
+from rebased.analysis.pages import Picture
+from rebased.paper.experiment import Material
+from rebased.paper.figure2 import EXAMPLES, FIGURE2, draw, similarity_curves
+from rebased.paper.figure10 import PARAMETERS
 from rebased.paper.figures import save
+from rebased.runs import Run
 
 
 def test_values_by_hand() -> None:
@@ -35,6 +39,25 @@ def test_examples_are_labelled_as_such() -> None:
     assert example.label == "ReBased, example: (2x − 1)²"
     assert example.kernel == "rebased"
     torch.testing.assert_close(example.y, (2 * example.x - 1).square())
+
+
+def test_what_training_has_learned() -> None:
+    """(γ_q + β_q)(γ_k·x + β_k) = (0.5 + 0.5)(2x − 1), squared, of the most accurate run that did not diverge."""
+    watched = {name: [mean, 0.1] for name, mean in zip(PARAMETERS, (0.5, 2.0, 0.5, -1.0), strict=True)}
+    config = {"seq_len": 16, "d_model": 8, "learning_rate": 0.01}
+    ends = [(0.9, "diverged"), (0.5, "epochs"), (0.8, "epochs")]
+    runs = tuple(
+        Run(Path(f"{accuracy}"), config, ({"watched": watched},), {"accuracy": accuracy, "epochs": 3, "finished": end})
+        for accuracy, end in ends
+    )
+    data = FIGURE2.measure(Material(scale="smoke", runs=runs, out=Path("nowhere"), device="cpu"))
+    assert data["learned"]["accuracy"] == 0.8
+    assert (data["learned"]["gamma"], data["learned"]["beta"]) == ([0.5, 2.0], [0.5, -1.0])
+    picture = FIGURE2.present(data).parts[-1]
+    assert isinstance(picture, Picture)
+    (learned,) = (line for line in picture.figure.axes[0].lines if "learned" in str(line.get_label()))
+    assert learned.get_label() == "ReBased, learned: (2x − 1)²"
+    assert learned.get_ydata() == pytest.approx((2 * learned.get_xdata() - 1) ** 2)
 
 
 @pytest.mark.parametrize(

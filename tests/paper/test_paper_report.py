@@ -99,10 +99,10 @@ def test_nothing_finished_is_missing() -> None:
 
 
 def test_shared_runs_count_once(html: str) -> None:
-    assert "Training took 34.5 training minutes" in html
+    assert "Training took 34.5 minutes" in html
     grid = {"run": TABLE1.grids["small"]["run"] | {"seed": [46, 47, 48, 49, 50]}}
     overlapping = dataclasses.replace(ablation_findings(FIGURE4), grid=grid, seconds=600.0)
-    assert "Training took 42.5 training minutes" in words(  # a fifth of ten minutes was Table 1's
+    assert "Training took 42.5 minutes" in words(  # a fifth of ten minutes was Table 1's
         (TABLE1, ablation_findings(TABLE1)), (FIGURE4, overlapping)
     )
 

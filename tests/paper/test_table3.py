@@ -215,7 +215,7 @@ def test_section(trained: Path) -> None:
         ["the paper's", "0.173", "0.957", "", ""],
     ]
     assert [row[0].text for row in differences.rows] == list(MEASURES.values())
-    assert any("With 2 seeds the least p that this test can give is 0.5" in str(part) for part in section.parts)
+    assert any("With these 2 seeds the least p that this test can give is 0.5" in str(part) for part in section.parts)
 
 
 def test_a_model_that_is_missing(trained: Path) -> None:
@@ -274,8 +274,9 @@ def test_figure9s_table_by_hand() -> None:
 @pytest.mark.parametrize(
     ("differences", "said"),
     [
-        ([0.1], "With 1 seed the least p that this test can give is 1: no difference can be shown at 0.05"),
-        ([0.1] * 5, "With 5 seeds the least p that this test can give is 0.062: no difference"),
+        ([0.1], "With this one seed the least p that this test can give is 1: no difference can be shown at 0.05"),
+        ([0.1] * 5, "With these 5 seeds the least p that this test can give is 0.062: no difference"),
+        ([0.1] * 5 + [0.0], "With these 6 seeds the least p that this test can give is 0.062: no difference"),
         ([0.1, 0.2, 0.1, 0.1, 0.2, 0.1], "A difference of the two is shown by 6 seeds (p = 0.031)."),
         ([0.1, -0.2, 0.1, -0.1, 0.2, 0.1], "A difference of the two is not shown by 6 seeds"),
     ],

@@ -11,14 +11,18 @@ import pytest
 import torch
 from sweep_cases import FakeReplicas, results, tiny
 
+from rebased.layers import MIXERS, ShortConv
+from rebased.locks import locked
 from rebased.runs import find_runs
-from rebased.training import execute
+from rebased.training import building, execute
+from rebased.training.building import check_models
 from rebased.training.engines import Engine, Processes, Serial, make_engine
 from rebased.training.engines import processes as processes_module
 from rebased.training.engines import serial as serial_module
 from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started
 from rebased.training.folders import SweepFolder
 from rebased.training.log import read_log
+from rebased.training.plan import extend_plan, read_plan
 from rebased.training.sweep import SweepOutcome, run_sweep
 
 NAN = 1e30
@@ -64,6 +68,12 @@ def check_killed_once(events: list[Event], folder: Path) -> None:
     assert reasons(folder) == {"epochs": 2, "diverged": 2}
 
 
+def test_folder_may_be_a_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "Replicas", FakeReplicas)
+    outcome = run_sweep(str(tmp_path), RUNS[:1], Serial("cpu"), report=lambda event: None)
+    assert len(outcome.runs) == 1
+
+
 def test_serial_trains_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose loss is no number ends with that reason, and the others go on."""
     events: list[Event] = []
@@ -95,6 +105,69 @@ def test_group_that_fails_does_not_end_the_sweep(tmp_path: Path, monkeypatch: py
     assert failure.reason == "RuntimeError: out of memory"
     assert failure.group.startswith("rebased-")
     assert [run.config["stack"] for run in outcome.runs] == ["x2", "x2"]
+    assert failure.traceback == SweepFolder(tmp_path).group(failure.group).error
+    written = failure.traceback.read_text()
+    assert written.startswith("Traceback")
+    assert 'raise RuntimeError("out of memory")' in written
+
+    monkeypatch.setattr(execute, "Replicas", FakeReplicas)
+    assert not sweep(tmp_path, Serial("cpu")).failures
+    assert not failure.traceback.exists()
+
+
+def test_group_in_use_gets_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is another process's."""
+    monkeypatch.setattr(execute, "Replicas", FakeReplicas)
+    monkeypatch.setattr(execute, "locked", lambda path, what: locked(path, what, patience=0))
+    (group,) = extend_plan(SweepFolder(tmp_path), RUNS[:1], lambda config: (1, 1))
+    with locked(SweepFolder(tmp_path).group(group.name).lock, "it"):
+        (failure,) = sweep(tmp_path, Serial("cpu"), RUNS[:1]).failures
+    assert failure.traceback is None
+    assert not SweepFolder(tmp_path).group(group.name).error.exists()
+
+
+def test_impossible_model_is_found_before_anything_is_trained(tmp_path: Path) -> None:
+    """The first of these would be trained to the end before the second's turn came."""
+    runs = [tiny(d_model=width, seed=seed) for width in (24, 8) for seed in (1, 2)]
+    message = "the model of rebased-d8-L16 cannot be built: num_heads=12 must be at most d_model=8"
+    with pytest.raises(ValueError, match=message):
+        sweep(tmp_path, Serial("cpu"), runs)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_model_is_built_once_and_draws_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(building, "LanguageModel", lambda config: built.append((config, torch.rand(1, device="cpu"))))
+    before = torch.get_rng_state()
+    check_models(RUNS + LONG)
+    assert [config for config, _ in built] == [RUNS[0].model(), RUNS[2].model()]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Peeking(ShortConv):
+    """Cannot be built on the meta device, which has no values."""
+
+    def __init__(self, d_model: int, *, broken: bool = False) -> None:
+        super().__init__(d_model)
+        self.first = torch.ones(1).numpy()[0]
+        if broken:
+            raise AttributeError("no such thing")
+
+
+def test_models_that_only_the_meta_device_refuses_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MIXERS, "peeking", Peeking)
+    peeking, too_many_heads = {"mixer": "peeking"}, {"mixer": "rebased", "options": {"num_heads": 99}}
+    check_models([tiny(model_options={"layers": [peeking]})])
+    with pytest.raises(ValueError, match=r"peeking\+rebased-d12-L16 cannot be built: num_heads=99"):
+        check_models([tiny(model_options={"layers": [peeking, too_many_heads]})])
+
+
+def test_errors_in_ones_own_code_are_left_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, the group's folder gets the traceback."""
+    monkeypatch.setitem(MIXERS, "peeking", Peeking)
+    broken = tiny(model_options={"layers": [{"mixer": "peeking", "options": {"broken": True}}]})
+    (failure,) = sweep(tmp_path, Serial("cpu"), [broken]).failures
+    assert 'raise AttributeError("no such thing")' in failure.traceback.read_text()
 
 
 def test_leftover_checkpoint_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +219,27 @@ def test_ray_trains_everything_and_survives_a_death(tmp_path: Path, monkeypatch:
         ray.shutdown()
     assert not outcome.failures
     check_killed_once(events, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")  # of Ray's own
+def test_ray_ends_what_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks would train on in a cluster that lives on, and hold their groups' locks."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "only for this test")
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, EpochEnded):
+            raise KeyboardInterrupt
+
+    try:
+        engine = make_engine("ray", device="cpu", jobs=2)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(tmp_path, engine, [run.but(epochs=100_000) for run in RUNS], interrupt)
+        for group in read_plan(SweepFolder(tmp_path)):
+            with locked(SweepFolder(tmp_path).group(group.name).lock, "it"):
+                pass
+    finally:
+        ray.shutdown()
 
 
 def test_workers_share_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The training of a group: what it writes, and that it can be interrupted anywhere."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,12 @@ from typing import Any
 import pytest
 from sweep_cases import DIVERGES, FakeReplicas, results, tiny
 
+from rebased.locks import LockedError, locked
 from rebased.runs import read_run
 from rebased.training import execute
 from rebased.training.events import EpochEnded, Event, Finished, Started, Stepped
 from rebased.training.execute import GroupTask, train_group
 from rebased.training.folders import SweepFolder
-from rebased.training.locks import LockedError, locked
 from rebased.training.log import read_log
 from rebased.training.plan import Group
 from rebased.training.replicas import Record
@@ -188,3 +189,17 @@ def test_record_of_a_loss_that_is_no_number_survives_the_checkpoint(tmp_path: Pa
     record = Record(1, float("nan"), 0.1, 0.01, "diverged")
     write_checkpoint(tmp_path / "c", Checkpoint(1, [0], {0: [record]}, {}))
     assert repr(read_checkpoint(tmp_path / "c").history) == repr({0: [record]})
+
+
+def test_checkpoint_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records have a field that ours have not."""
+    from rebased.training import checkpoint
+
+    @dataclasses.dataclass(frozen=True)
+    class LaterRecord(Record):
+        perplexity: float = 1.0
+
+    record = LaterRecord(1, 1.0, 0.5, 1e-3, None)
+    checkpoint.write_checkpoint(tmp_path / "c", checkpoint.Checkpoint(1, [0], {0: [record]}, {}))
+    with pytest.raises(ValueError, match=r"c cannot be read .*perplexity.*; without it the group begins anew"):
+        checkpoint.read_checkpoint(tmp_path / "c")

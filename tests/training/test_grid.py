@@ -16,6 +16,13 @@ RUN: dict[str, Any] = {
     "task_options": {"num_pairs": 4},
 }
 
+CONV, REBASED = {"mixer": "short_conv"}, {"mixer": "rebased"}
+
+
+def test_layers_stand_in_a_second_list() -> None:
+    configs = expand_grid({"run": RUN | {"model_options": {"layers": [[CONV, REBASED], [CONV]]}}})
+    assert [len(config.model().layers) for config in configs] == [2, 1]
+
 
 def test_lists_are_multiplied_out() -> None:
     configs = expand_grid({"run": RUN | {"stack": ["rebased", "based"], "seed": [1, 2, 3]}})
@@ -54,6 +61,8 @@ def test_cells_bind_fields_and_override() -> None:
         ({"run": 3}, r"\[run\] is 3; it must be a table"),
         ({}, "needs stack, d_model, seq_len, learning_rate, seed"),
         ({"run": RUN | {"stack": "rebasd"}}, "stack='rebasd' is unknown"),
+        ({"run": RUN | {"model_options": {"layers": [CONV, REBASED]}}}, "a list of layers stands in a second list"),
+        ({"run": RUN | {"model_options": {"layers": CONV}}}, "a list of layers stands in a second list"),
     ],
 )
 def test_errors_say_what_there_is(grid: dict[str, Any], message: str) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rebased.training.locks import LockedError, locked
+from rebased.locks import LockedError, alone_in, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from rebased.training.locks import locked
+from rebased.locks import locked
 with locked(Path(sys.argv[1]), "it"):
     print("locked", flush=True)
     time.sleep(600)
@@ -36,4 +36,14 @@ def test_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock", "it"):
         raise ZeroDivisionError
     with locked(tmp_path / "lock", "it", patience=0):
+        pass
+
+
+def test_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    with alone_in(tmp_path, "being painted"):
+        expected = f"{tmp_path} is being painted by another process"
+        with pytest.raises(ValueError, match=expected), alone_in(tmp_path, "being painted"):
+            pytest.fail("two hold one lock")
+        assert not list(tmp_path.iterdir())
+    with alone_in(tmp_path, "being painted"):
         pass

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from sweep_cases import tiny
+from sweep_cases import TINY, tiny
 
+from rebased.layers import MIXERS, ShortConv
 from rebased.runs import write_config, write_result
 from rebased.training.folders import SweepFolder, name_of
-from rebased.training.plan import extend_plan, read_plan
+from rebased.training.plan import Group, extend_plan, read_plan
 from rebased.training.recall import RecallConfig
 
 RUNS = [tiny(learning_rate=rate, seed=seed) for rate in (1e-3, 3e-3) for seed in (1, 2, 3)]
@@ -28,6 +29,23 @@ def test_runs_of_one_cell_train_together(tmp_path: Path) -> None:
     assert [group.configs for group in groups] == [tuple(RUNS), tuple(wide)]
     assert {group.micro_batches for group in groups} == {3}
     assert groups[0].name.startswith("rebased-d12-L16-6x-")
+
+
+def test_names_begin_with_the_stack_or_with_layers_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders of runs that have been are found by these."""
+    assert name_of(TINY) == "rebased-d12-L16-pairs4-lr0.003-s1-4d7bf8627614"
+    assert Group((TINY,), micro_batches=1).name == "rebased-d12-L16-1x-30b12732"
+    monkeypatch.setitem(MIXERS, "my/mixer", ShortConv)
+    config = tiny(model_options={"layers": [{"mixer": name} for name in ("short_conv", "my/mixer", "my/mixer")]})
+    assert name_of(config).startswith("short_conv+my_mixer-d12-L16-pairs4-lr0.003-s1-")
+    assert Group((config,), micro_batches=1).name.startswith("short_conv+my_mixer-d12-L16-1x-")
+
+
+def test_names_are_no_longer_than_directories_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"mixer_with_a_long_name_{number}" for number in range(20)]
+    for name in names:
+        monkeypatch.setitem(MIXERS, name, ShortConv)
+    assert len(name_of(tiny(model_options={"layers": [{"mixer": name} for name in names]}))) < 200
 
 
 @pytest.mark.parametrize(
@@ -69,3 +87,18 @@ def test_broken_plan_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(ValueError, match=r"plan\.json is not a plan"):
         extend_plan(SweepFolder(tmp_path), RUNS, fits(20))
+
+
+def test_what_fits_is_found_without_the_lock(tmp_path: Path) -> None:
+    """It takes long on a GPU. What others plan meanwhile stays as they planned it."""
+    folder = SweepFolder(tmp_path)
+    theirs = []
+
+    def slow(config: RecallConfig) -> tuple[int, int]:
+        theirs.extend(extend_plan(folder, RUNS[:4], fits(2, 3)))
+        return 6, 1
+
+    groups = extend_plan(folder, RUNS, slow)
+    assert groups[:2] == theirs
+    assert [(group.configs, group.micro_batches) for group in groups[2:]] == [(tuple(RUNS[4:]), 1)]
+    assert read_plan(folder) == groups

@@ -130,6 +130,27 @@ def test_going_on_from_saved_tensors_is_never_having_stopped(stack: str) -> None
         assert torch.equal(x, resumed.tensors()[name]), name
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("blocks.1.mixer.bias", torch.zeros(2, 12), r"blocks\.1\.mixer\.bias is \(12,\) there and absent here"),
+        ("norm.bias", None, r"norm\.bias is absent there and \(12,\) here"),
+        ("norm.bias", torch.zeros(2, 1), r"norm\.bias is \(1,\) there and \(12,\) here"),  # broadcasts, so it would fit
+    ],
+    ids=["more", "less", "other shape"],
+)
+def test_another_models_tensors_are_refused(name: str, tensor: Tensor | None, message: str) -> None:
+    """A mixer's code was edited between two calls of one command, and the second went on with half of the weights."""
+    runs = [small_run(seed=seed) for seed in (0, 1)]
+    tensors = Replicas(runs).tensors()
+    for kind in ("weights", "means", "squares"):
+        tensors.pop(f"{kind}.{name}", None)
+        if tensor is not None:
+            tensors[f"{kind}.{name}"] = tensor
+    with pytest.raises(ValueError, match=f"another model's: {message}; restore the code .* or begin anew"):
+        Replicas(runs).load(1, [0, 1], tensors)
+
+
 def test_every_epoch_has_its_order_and_learning_rate() -> None:
     replicas = Replicas([small_run(epochs=4, learning_rate=1.0)])
     rates = [replicas.train_epoch()[0].learning_rate for _ in range(4)]

@@ -1,6 +1,8 @@
 """A language model on disk: weights and configuration as transformers saves them, and what is known of its training."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ __all__ = ["TRAINING", "Checkpoint", "load_checkpoint"]
 TRAINING = "training.json"
 """What training writes beside the weights."""
 
+_CONFIGS = ("config.json", "adapter_config.json")
+"""Of a model, and of one that peft made of another."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -40,8 +44,21 @@ class Checkpoint:
 
         Positions that a model has but never saw in training would only add noise.
         """
-        trained = self.training.get("config", {}).get("seq_len")
-        return trained or getattr(self.model.config, "max_position_embeddings", None)
+        return self.trained_length or getattr(self.model.config, "max_position_embeddings", None)
+
+    @property
+    def trained_length(self) -> int | None:
+        """None where nothing is known of its training."""
+        return self.training.get("config", {}).get("seq_len")
+
+    def note_on_length(self, length: int, *, was_chosen: bool) -> str | None:
+        """What a reader of an evaluation on windows of this length should know; ``was_chosen``: by the reader."""
+        trained = self.trained_length
+        if trained is not None and length > trained:
+            return f"windows of {length} tokens: it was trained with {trained}, and later positions may be untrained"
+        if trained is None and not was_chosen:
+            return f"windows of {length} tokens: the length it was trained with is unknown"
+        return None
 
 
 def load_checkpoint(folder: Path | str) -> Checkpoint:
@@ -49,6 +66,8 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
+    if not any((folder / name).is_file() for name in _CONFIGS):
+        raise ValueError(f"{folder} has no {_CONFIGS[0]}: it is no model")
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -56,9 +75,10 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
     import rebased.hf  # noqa: F401  # its classes are found from now on
 
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
-        )
+        with _without_progress_bars():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            )
         has_tokenizer = any((folder / name).exists() for name in _TOKENIZER_FILES)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
@@ -70,6 +90,20 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
             f"{folder} lacks weights of its model, or has them in other shapes: {', '.join(map(str, wrong))}"
         )
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, training=_read_training(folder / TRAINING))
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """A model on the disk is read in a moment, and a bar would stand before the command's own lines."""
+    from transformers.utils import logging
+
+    were_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_shown:
+            logging.enable_progress_bar()
 
 
 def _read_training(path: Path) -> dict[str, Any]:

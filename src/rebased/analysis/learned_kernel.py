@@ -1,4 +1,4 @@
-"""The similarity that a ReBased layer has learned, in one dimension (the paper's section 4, Figures 2 and 10)."""
+"""The similarity that a ReBased layer has learned, in one dimension (the paper's section 4, Figure 2)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ __all__ = ["AffineSummary", "LearnedKernel", "learned_kernel", "parabolas"]
 
 @dataclass(frozen=True, kw_only=True)
 class AffineSummary:
-    """γ and β of one layer's queries or keys, over all features: what Figure 10 draws."""
+    """γ and β of one layer's queries or keys, over all features."""
 
     gamma_mean: float
     gamma_sd: float
@@ -23,23 +23,26 @@ class AffineSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedKernel:
-    """One layer's γ and β and the parabola of their means: what Figure 2 draws."""
+    """One layer's γ and β and the parabola of their means, ``(slope·x + shift)²``: what Figure 2 draws."""
 
     queries: AffineSummary
     keys: AffineSummary
-    coefficients: tuple[float, float, float]
-    """c0, c1, c2 of ``c0 + c1·x + c2·x²``, as in `rebased.kernels.Polynomial`."""
+    slope: float
+    shift: float
+
+    @property
+    def coefficients(self) -> tuple[float, float, float]:
+        """c0, c1, c2 of ``c0 + c1·x + c2·x²``, as in `rebased.kernels.Polynomial`."""
+        return self.shift**2, 2 * self.slope * self.shift, self.slope**2
 
     @property
     def root(self) -> float | None:
         """Where the similarity is zero; None if it is constant."""
-        _, c1, c2 = self.coefficients
-        return -c1 / (2 * c2) if c2 else None
+        return -self.shift / self.slope if self.slope else None
 
     def similarity(self, x: Float[np.ndarray, "*points"]) -> Float[np.ndarray, "*points"]:
         """The curve's values at ``x``."""
-        c0, c1, c2 = self.coefficients
-        return c0 + x * (c1 + x * c2)
+        return (self.slope * x + self.shift) ** 2
 
 
 def learned_kernel(
@@ -57,11 +60,8 @@ def learned_kernel(
     picture: in F dimensions similarity is the square of a sum over features, and no function of the product alone.
     """
     queries, keys = _summary("q", gamma_q, beta_q), _summary("k", gamma_k, beta_k)
-    c0, c1, c2 = parabolas(
-        *(np.array(mean) for mean in (queries.gamma_mean, queries.beta_mean, keys.gamma_mean, keys.beta_mean)),
-        query=query,
-    )
-    return LearnedKernel(queries=queries, keys=keys, coefficients=(float(c0), float(c1), float(c2)))
+    height = queries.gamma_mean * query + queries.beta_mean
+    return LearnedKernel(queries=queries, keys=keys, slope=height * keys.gamma_mean, shift=height * keys.beta_mean)
 
 
 def parabolas(

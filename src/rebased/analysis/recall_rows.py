@@ -27,11 +27,6 @@ class RecallRow(CellSummary):
         per_epoch = -(-config["num_train"] // config["batch_size"])
         return tuple(epochs * per_epoch for epochs in self.epochs)
 
-    @property
-    def num_reached(self) -> int:
-        """Runs that ended because they had reached their goal."""
-        return sum(run.result["finished"] == "reached" for run in self.runs)
-
     def num_parameters(self) -> int:
         """Read from the first run's weights."""
         return sum(x.numel() for x in self.runs[0].weights().values())

@@ -12,11 +12,10 @@ from rebased.bench.peers import load_peer
 from rebased.kernels import REBASED
 from rebased.ops import kernel_attention
 
-__all__ = ["UNSETTLED", "Attend", "Call", "Inputs", "build_attend", "build_call", "build_inputs"]
+__all__ = ["UNSETTLED", "Attend", "Inputs", "build_attend", "build_call", "build_inputs"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From q, k and v to the output, all with time before heads."""
-Call = Callable[[], object]
 
 UNSETTLED = 32
 """Rows at the start without weight in the loss: a gradient through a normaliser of one or two similarities is rounding

@@ -1,5 +1,7 @@
 """One candidate at one length: its error, its time and its memory, or the reason why there are none."""
 
+import logging
+
 import torch
 
 from rebased.bench.accuracy import Accuracy, measure_accuracy
@@ -13,6 +15,8 @@ from rebased.bench.verify import WrongBackendError, check_errors
 from rebased.replay import Replay
 
 __all__ = ["failure", "measure_candidate"]
+
+_logger = logging.getLogger(__name__)
 
 
 def measure_candidate(
@@ -58,7 +62,9 @@ def _accuracy(
         if candidate in config.backends:
             check_errors(f"backend {candidate!r} at length {accuracy.length}", errors, config.torch_dtype)
     except Exception as error:
-        return accuracy, failure(error) if candidate in config.backends else None
+        if candidate in config.backends:
+            return accuracy, failure(error)
+        _logger.warning("no errors of %s at length %d: %s", candidate, inputs.q.shape[1], failure(error))
     return accuracy, None
 
 

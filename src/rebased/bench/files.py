@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
+from rebased.runs import write_text
 
 __all__ = ["Result", "read_record", "read_result", "read_timed", "write_json"]
 
@@ -28,11 +28,9 @@ class Result:
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write ``data`` to ``path`` by way of a file beside it that is then renamed."""
+    """Write ``data`` to ``path``, whose folder is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n")
-    os.replace(partial, path)
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def read_record(kind: type[Record], data: dict[str, Any]) -> Record:

@@ -30,17 +30,22 @@ def run_generate_bench(
 
 
 def _measure(config: GenerateBenchConfig, name: str, context: int) -> GenerateMeasurement:
+    parameters = None
+    try:
+        model = _build(name, context, config)
+        parameters = model.num_parameters()
+        return _timed(model, name, context, parameters, config)
+    except Exception as error:
+        return GenerateMeasurement(model=name, context=context, parameters=parameters, skipped=failure(error))
+
+
+def _build(name: str, context: int, config: GenerateBenchConfig) -> Any:
     from rebased.hf import RebasedForCausalLM, preset
 
     torch.manual_seed(config.seed)
     with torch.device(config.torch_device):
         model = RebasedForCausalLM(preset(name, max_positions=context + config.max_generated)).eval()  # type: ignore[no-untyped-call]
-    model.to(config.torch_dtype)
-    parameters = model.num_parameters()
-    try:
-        return _timed(model, name, context, parameters, config)
-    except Exception as error:
-        return GenerateMeasurement(model=name, context=context, parameters=parameters, skipped=failure(error))
+    return model.to(config.torch_dtype)
 
 
 def _timed(model: Any, name: str, context: int, parameters: int, config: GenerateBenchConfig) -> GenerateMeasurement:

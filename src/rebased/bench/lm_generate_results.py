@@ -60,7 +60,8 @@ class GenerateMeasurement:
 
     model: str
     context: int
-    parameters: int
+    parameters: int | None = None
+    """None if the model could not be built."""
     prompt_seconds: float | None = None
     """Until the first token is there, the second time."""
     timing: Timing | None = None

@@ -30,22 +30,22 @@ def run_train_bench(config: TrainBenchConfig, *, progress: Callable[[str], None]
 
 
 def _measure(config: TrainBenchConfig, name: str, length: int) -> TrainMeasurement:
+    empty = TrainMeasurement(model=name, length=length, batch_size=max(1, config.tokens // length))
+    try:
+        model = _build(name, length, config)
+        empty = dataclasses.replace(empty, parameters=model.num_parameters())
+        return _timed(model, empty, config)
+    except Exception as error:
+        return dataclasses.replace(empty, skipped=failure(error))
+
+
+def _build(name: str, length: int, config: TrainBenchConfig) -> Any:
     from rebased.hf import RebasedForCausalLM, preset
 
     torch.compiler.reset()
     torch.manual_seed(config.seed)
     with torch.device(config.torch_device):
-        model = RebasedForCausalLM(preset(name, max_positions=length, fused_loss=True)).train()
-    empty = TrainMeasurement(
-        model=name,
-        length=length,
-        batch_size=max(1, config.tokens // length),
-        parameters=model.num_parameters(),
-    )
-    try:
-        return _timed(model, empty, config)
-    except Exception as error:
-        return dataclasses.replace(empty, skipped=failure(error))
+        return RebasedForCausalLM(preset(name, max_positions=length, fused_loss=True)).train()
 
 
 def _timed(model: Any, empty: TrainMeasurement, config: TrainBenchConfig) -> TrainMeasurement:
@@ -64,7 +64,7 @@ def _timed(model: Any, empty: TrainMeasurement, config: TrainBenchConfig) -> Tra
         empty,
         timing=timing,
         tokens_per_second=tokens_per_second,
-        parameter_flops=6 * empty.parameters * tokens_per_second,
+        parameter_flops=6 * model.num_parameters() * tokens_per_second,
         peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         first_seconds=first_seconds,
     )

@@ -56,8 +56,8 @@ class TrainMeasurement:
     model: str
     length: int
     batch_size: int
-    parameters: int
-    """The position table, as long as a sequence, included."""
+    parameters: int | None = None
+    """The position table, as long as a sequence, included; None if the model could not be built."""
     timing: Timing | None = None
     """Of a step: forward, backward, optimizer; None if skipped."""
     tokens_per_second: float | None = None

@@ -23,53 +23,57 @@ from rebased.cli.progress import run_with_progress
 
 __all__ = ["bench_lm"]
 
+# Their fields' defaults; to build one would import transformers, which takes seconds.
+_GENERATE, _TRAIN = GenerateBenchConfig, TrainBenchConfig
+
 
 def bench_lm(
     generate: Annotated[bool, typer.Option("--generate", help="Time generate.")] = False,
     train: Annotated[bool, typer.Option("--train", help="Time steps of training.")] = False,
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = "float32",
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _TRAIN.device,
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = _TRAIN.dtype,
     models: Annotated[
         str, typer.Option(help="Presets of rebased.hf with commas between; ratios are over the first.")
-    ] = "attention,based,rebased",
+    ] = ",".join(_TRAIN.models),
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="Tokens of a prompt (1024,8192,32768) or of a sequence in training (4096,16384,65536), with commas "
-            "between."
+            help=f"Tokens of a prompt ({','.join(map(str, _GENERATE.contexts))}) or of a sequence in training "
+            f"({','.join(map(str, _TRAIN.lengths))}), with commas between."
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Sequences generated together.")] = 64,
-    new_tokens: Annotated[int, typer.Option(help="Generated in each repetition.")] = 64,
-    tokens: Annotated[int, typer.Option(help="Of a step of training.")] = 65536,
+    batch_size: Annotated[
+        int | None, typer.Option(help=f"Sequences generated together ({_GENERATE.batch_size}).")
+    ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option(help=f"Generated in each repetition ({_GENERATE.new_tokens}).")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help=f"Of a step of training ({_TRAIN.tokens}).")] = None,
     compile: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile what trains; if not given, on CUDA.")
     ] = None,
-    repetitions: Annotated[int, typer.Option(help="Timed.")] = 5,
+    repetitions: Annotated[
+        int | None, typer.Option(help=f"Timed ({_GENERATE.repetitions} of generate, {_TRAIN.repetitions} of training).")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
 ) -> None:
     """Time language models, ours beside softmax attention's."""
     if generate == train:
         raise typer.BadParameter("give --generate or --train, which say what to time")
-    both: dict[str, Any] = {
-        "device": device,
-        "dtype": dtype,
-        "models": parse_names(models),
-        "repetitions": repetitions,
-        "threads": threads,
-    }
+    of_generate, of_train = _given(batch_size=batch_size, new_tokens=new_tokens), _given(tokens=tokens, compile=compile)
+    if generate:
+        _refuse(of_train, "goes with --train, not with --generate")
+    else:
+        _refuse(of_generate, "goes with --generate, not with --train")
     try:
         numbers = None if lengths is None else parse_numbers("lengths", lengths)
-        given: dict[str, Any]
+        both = _given(device=device, dtype=dtype, models=parse_names(models), repetitions=repetitions, threads=threads)
+        config: Any
         if generate:
-            given = {} if numbers is None else {"contexts": numbers}
-            config: Any = GenerateBenchConfig(**both, **given, batch_size=batch_size, new_tokens=new_tokens)
+            config = GenerateBenchConfig(**both | of_generate | _given(contexts=numbers))
         else:
-            given = {} if numbers is None else {"lengths": numbers}
-            config = TrainBenchConfig(
-                **both, **given, tokens=tokens, compile=device == "cuda" if compile is None else compile
-            )
+            config = TrainBenchConfig(**both | {"compile": device == "cuda"} | of_train | _given(lengths=numbers))
         config.check_machine()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -82,3 +86,12 @@ def bench_lm(
     if out is not None:
         result.write(out)
         print(f"wrote {out}")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _refuse(options: dict[str, Any], reason: str) -> None:
+    for name in options:
+        raise typer.BadParameter(f"--{name.replace('_', '-')} {reason}")

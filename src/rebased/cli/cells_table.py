@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
@@ -11,11 +12,13 @@ from rich.text import Text
 from rebased.analysis.recall_rows import accuracy, span
 from rebased.analysis.summary import CellSummary
 from rebased.cli.numbers import ABSENT
+from rebased.models import LayerConfig
 
 __all__ = ["print_cells"]
 
 _ALWAYS = ("stack", "d_model", "seq_len")
 _REASONS = {"reached": "reached the goal", "epochs": "all epochs", "diverged": "diverged"}
+_LAYER_DEFAULTS = {x.name: x.default for x in fields(LayerConfig) if x.name in ("norm", "after")}
 _CAPTION = "accuracy: the best epoch's, mean ± sd (n - 1) over seeds; learning rate: the one with the highest mean"
 
 
@@ -43,9 +46,18 @@ def print_cells(summaries: Sequence[CellSummary], console: Console) -> None:
 
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:
+    """Layers of one's own stand in place of the stack, of which they leave nothing."""
     options = ("task_options", "model_options")
     flat = {name: value for name, value in cell.items() if name not in options}
-    return flat | {name: value for option in options for name, value in cell[option].items()}
+    flat |= {name: value for option in options for name, value in cell[option].items()}
+    return flat | {"stack": "+".join(map(_layer, flat.pop("layers")))} if "layers" in flat else flat
+
+
+def _layer(layer: dict[str, Any]) -> str:
+    """``moving_average(span=16.0)``: the mixer, and what is not the default."""
+    other = {name: layer[name] for name, default in _LAYER_DEFAULTS.items() if layer[name] != default}
+    options = ", ".join(f"{name}={_plain(value)}" for name, value in (layer["options"] | other).items())
+    return f"{layer['mixer']}({options})" if options else str(layer["mixer"])
 
 
 def _different(cells: list[dict[str, Any]]) -> list[str]:

@@ -11,9 +11,12 @@ from rebased.corpora.manifest import SPLITS
 
 __all__ = ["print_corpus"]
 
+_ENDINGS = 8
+"""That a note has room for."""
+
 
 def print_corpus(corpus: Corpus, console: Console) -> None:
-    """Print the table, and which corpus it is of."""
+    """Print the table, which corpus it is of, and what was not read."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("split", "set"):
         table.add_column(name, no_wrap=True)
@@ -29,6 +32,18 @@ def print_corpus(corpus: Corpus, console: Console) -> None:
     console.print(table)
     told = f"{corpus.folder}: {corpus.vocab_size:,} tokens in the vocabulary, {corpus.manifest.dtype}; tokenizer "
     console.print(Text(told + corpus.tokenizer_hash[:12]), soft_wrap=True)
+    if corpus.left_out:
+        console.print(Text(_note(corpus.left_out)), soft_wrap=True)
+
+
+def _note(left_out: dict[str, int]) -> str:
+    """Of the files that were not read, by their endings, the most frequent first."""
+    count = sum(left_out.values())
+    ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    told = [f"{ending or 'none'} ({number:,})" for ending, number in ordered]
+    rest = [f"and {len(told) - _ENDINGS:,} others"] if len(told) > _ENDINGS else []
+    files = "1 file was" if count == 1 else f"{count:,} files were"
+    return f"note: {files} left out (endings that are not known: {', '.join(told[:_ENDINGS] + rest)})"
 
 
 def _cells(count: SetCount) -> tuple[str, ...]:

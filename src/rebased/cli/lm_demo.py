@@ -12,6 +12,7 @@ import typer
 from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.lm_generate import generate
 from rebased.cli.lm_train import run_training
+from rebased.cli.numbers import ABSENT
 from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 
@@ -108,7 +109,13 @@ def _told(facts: dict[str, Any], model: Path, seconds: float) -> str:
     speeds = sorted(line["tokens_per_second"] for line in lines)
     return (
         f"{facts['parameters']:,} parameters, {facts['tokens']:,} bytes read in {facts['steps']} steps: loss "
-        f"{lines[0]['loss']:.2f} to {facts['loss']:.2f}, on text it never saw {facts['validation_loss']:.2f}; "
+        f"{_loss(lines[0])} to {_loss(facts)}, on text it never saw {_loss(facts, 'validation_loss')}; "
         f"{speeds[len(speeds) // 2]:,.0f} tokens/s, {seconds:.0f} s in all\n"
         f'the model is in {model}; to hear more: rebased lm generate {model} "import " --temperature 0.7'
     )
+
+
+def _loss(values: dict[str, Any], name: str = "loss") -> str:
+    """One that is no finite number is stored as none."""
+    loss = values.get(name)
+    return ABSENT if loss is None else f"{loss:.2f}"

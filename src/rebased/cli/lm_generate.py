@@ -34,17 +34,19 @@ def generate(
     if top_p < 1 and temperature == 0:
         raise typer.BadParameter("--top-p needs a --temperature above 0: without one nothing is drawn")
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
+        from transformers import TextStreamer
 
-        import rebased.hf  # noqa: F401  # its classes are found from now on
+        from rebased.analysis.checkpoint import load_checkpoint
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder)
-        model.to(place).eval()
+        checkpoint = load_checkpoint(folder)
+        model = checkpoint.model.to(place)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         fail(error)
+    tokenizer = checkpoint.tokenizer
+    if tokenizer is None:
+        fail(f"{folder} has no tokenizer beside its model")
     tokens = _tokens(tokenizer, prompt, place)
-    most = getattr(model.config, "max_position_embeddings", None)
+    most = checkpoint.max_positions
     if most is not None and tokens["input_ids"].shape[1] + max_new_tokens > most + 1:
         length = tokens["input_ids"].shape[1]
         fail(f"a prompt of {length} tokens and {max_new_tokens} new ones are more than the model's {most} positions")

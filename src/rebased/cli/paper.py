@@ -71,7 +71,9 @@ def run(
         chosen = find_experiments(names)
         for experiment in chosen:
             experiment.configs(scale)
-        place = choose_device(device)
+        # Ray trains on the cluster's devices, which this machine may lack; it measures on what it has.
+        is_elsewhere = train and engine == "ray" and device == "cuda"
+        place = choose_device("auto" if is_elsewhere else device)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     make_folder(out)
@@ -94,6 +96,9 @@ def run(
         failed += [f"{experiment.name}: {failure.group} failed" for failure in failures]
     if failed:
         fail("\n".join([*failed, "the same command tries again"]))
+    print(
+        f"findings and pictures are in {out / scale}; one page of all that there is: rebased paper report --out {out}"
+    )
 
 
 def _save_pictures(section: Section, folder: Path) -> None:
@@ -102,10 +107,10 @@ def _save_pictures(section: Section, folder: Path) -> None:
 
 
 def _told(findings: Findings) -> str:
-    made = f"scale {findings.scale} ({SCALES[findings.scale]})"
-    if findings.num_runs:
-        runs = f"{findings.num_finished} of {count(findings.num_runs, 'run')}"
-        made += f"; {runs}, {findings.seconds / 60:.1f} minutes of training"
+    if not findings.num_runs:
+        return f"{findings.experiment}: no runs of its own, the same at every scale\n"
+    runs = f"{findings.num_finished} of {count(findings.num_runs, 'run')}"
+    made = f"scale {findings.scale} ({SCALES[findings.scale]}); {runs}, {findings.seconds / 60:.1f} minutes of training"
     return f"{findings.experiment}: {made}\n"
 
 

@@ -21,7 +21,8 @@ def describe_plan(event: Planned) -> str:
 
 
 def describe_failure(event: Failed) -> str:
-    return f"{event.group} failed: {event.reason}" + ("; it is tried again" if event.retried else "")
+    where = "" if event.traceback is None else f"; the traceback is in {event.traceback}"
+    return f"{event.group} failed: {event.reason}{where}" + ("; it is tried again" if event.retried else "")
 
 
 class SweepLines:

@@ -50,6 +50,11 @@ class Corpus:
         """Of tokens and documents: equal for corpora with the same content, wherever they lie."""
         return hash_splits(self.manifest)
 
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many files of the sources' folders were not read, by their endings, which are not known."""
+        return self.manifest.left_out
+
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         """From the corpus's own folder: nothing is downloaded."""
         from rebased.corpora.encoding import load_saved

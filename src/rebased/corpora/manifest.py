@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,8 @@ class Manifest:
     splits: dict[str, StoredSplit]
     request: dict[str, Any]
     """What was asked for: sources and options."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """How many files of the sources' folders were not read, by their endings, which are not known."""
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
@@ -102,6 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
             sets=tuple(value["sets"]),
             splits={name: _split(value["splits"][name]) for name in SPLITS},
             request=dict(value["request"]),
+            left_out=dict(value.get("left_out", {})),  # corpora of before know nothing of it
         )
         if manifest.dtype not in _DTYPES:
             raise ValueError(f"it has dtype={manifest.dtype!r}; it must be one of {', '.join(_DTYPES)}")

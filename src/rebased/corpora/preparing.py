@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rebased.corpora.corpus import TOKENIZER, Corpus, open_corpus
 from rebased.corpora.encoding import Encoder, hash_tokenizer, load_tokenizer
-from rebased.corpora.lock import alone_in
 from rebased.corpora.manifest import (
     MANIFEST,
     Manifest,
@@ -22,6 +21,7 @@ from rebased.corpora.records import Reading
 from rebased.corpora.request import Request, check_same, make_request
 from rebased.corpora.state import STATE, State, read_state, write_state
 from rebased.corpora.writing import CorpusWriter, Progress
+from rebased.locks import alone_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -30,11 +30,11 @@ __all__ = ["prepare"]
 
 
 def prepare(
-    sources: Sequence[str],
+    sources: Sequence[str | Path],
     out: Path | str,
     *,
-    tokenizer: str = "bytes",
-    validation: float | Sequence[str] = 0.01,
+    tokenizer: str | Path = "bytes",
+    validation: float | Sequence[str | Path] = 0.01,
     text_field: str = "text",
     set_field: str = "set",
     shard_tokens: int = 2**24,
@@ -46,14 +46,15 @@ def prepare(
     ``validation`` is the share of documents held out, by a hash of the text (of a long one, of its first piece), or
     sources of their own. A folder that holds the finished corpus is opened. ValueError, before any work, for arguments
     that cannot be, or that are not those the folder was begun with; while reading, for what is no text, by file.
+    A folder's files with endings that are not known are left out; `Corpus.left_out` counts them.
     """
     out = Path(out)
     reading = Reading(text_field=text_field, set_field=set_field, errors=errors)
     request = make_request(sources, validation, reading, shard_tokens=shard_tokens)
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(str(tokenizer))
     fields = request.fields | {"tokenizer": hash_tokenizer(loaded)}
     out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out):
+    with alone_in(out, "being prepared"):
         if (out / MANIFEST).exists():
             check_same(out, read_manifest(out).request, fields)
             (out / STATE).unlink(missing_ok=True)
@@ -114,6 +115,7 @@ def _tokenise(
         sets=writer.sets,
         splits=splits,
         request=state.request,
+        left_out=request.count_left_out(out),
     )
     write_manifest(out, manifest)
     (out / STATE).unlink()

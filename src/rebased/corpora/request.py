@@ -2,13 +2,14 @@
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rebased.corpora.records import Reading
-from rebased.corpora.sources import Input, Source, find_source
+from rebased.corpora.sources import Input, Source, ending, find_source
 
 __all__ = ["DealtInput", "Request", "check_same", "make_request"]
 
@@ -33,13 +34,24 @@ class Request:
     shard_tokens: int
     fields: dict[str, Any]
     """All that decides what is written, as the manifest has it."""
+    left_out: tuple[Path, ...] = ()
+    """Files in the sources' folders whose endings are not known."""
+
+    def count_left_out(self, out: Path) -> dict[str, int]:
+        """By their endings. The corpus itself may lie in such a folder, and is not meant."""
+        files = (path for path in self.left_out if out.resolve() not in path.resolve().parents)
+        return dict(Counter(map(ending, files)))
 
 
 def make_request(
-    sources: Sequence[str], validation: float | Sequence[str], reading: Reading, *, shard_tokens: int
+    sources: Sequence[str | Path],
+    validation: float | Sequence[str | Path],
+    reading: Reading,
+    *,
+    shard_tokens: int,
 ) -> Request:
     """ValueError for what cannot be prepared, before anything is."""
-    if not sources or isinstance(sources, str):
+    if isinstance(sources, str | Path) or not sources:
         raise ValueError(f"sources={sources!r} must be a list with one source at least")
     if shard_tokens < 1:
         raise ValueError(f"shard_tokens={shard_tokens} must be positive")
@@ -47,8 +59,8 @@ def make_request(
         share, held_out = float(validation), list[Source]()
         if not 0 <= share <= 1:
             raise ValueError(f"validation={validation} must be from 0 to 1, or a list of sources")
-    elif isinstance(validation, str):
-        raise ValueError(f"validation={validation!r} must be from 0 to 1, or a list of sources")
+    elif isinstance(validation, str | Path):
+        raise ValueError(f"validation={str(validation)!r} must be from 0 to 1, or a list of sources")
     else:
         share, held_out = 0.0, list(map(find_source, validation))
     trained_on = list(map(find_source, sources))
@@ -63,7 +75,8 @@ def make_request(
         "errors": reading.errors,
         "shard_tokens": shard_tokens,
     }
-    return Request(tuple(inputs), reading, shard_tokens, fields)
+    left_out = tuple(path for source in (*trained_on, *held_out) for path in source.left_out)
+    return Request(tuple(inputs), reading, shard_tokens, fields, left_out)
 
 
 def _check_apart(trained_on: list[Source], held_out: list[Source]) -> None:

@@ -15,7 +15,7 @@ from rebased.corpora.standard_library import find_modules, read_help_topics
 from rebased.corpora.tables import read_hub_dataset, read_parquet
 from rebased.corpora.text_files import read_text_file
 
-__all__ = ["PYTHON", "Input", "Source", "find_source"]
+__all__ = ["PYTHON", "Input", "Source", "ending", "find_source"]
 
 PYTHON = "python"
 """The name of the source that every machine has."""
@@ -59,6 +59,8 @@ class Input:
 class Source:
     name: str
     inputs: tuple[Input, ...]
+    left_out: tuple[Path, ...] = ()
+    """Files of a folder whose endings are not known."""
 
     def describe(self) -> dict[str, Any]:
         """What tells, without reading it, whether it is still the same."""
@@ -71,18 +73,15 @@ class Source:
         }
 
 
-def find_source(name: str) -> Source:
-    """ValueError for what is not there, or of no known kind."""
-    if name == PYTHON:
+def find_source(source: str | Path) -> Source:
+    """ValueError for what is not there, or of no known kind. A `Path` is one, whatever it is named."""
+    name, path = str(source), Path(source)
+    if source == PYTHON:
         return Source(name, tuple(_python_inputs()))
-    if name.startswith(_HUB):
+    if isinstance(source, str) and source.startswith(_HUB):
         return Source(name, (_hub_input(name),))
-    path = Path(name)
     if path.is_dir():
-        files = _files_below(path)
-        if not files:
-            raise ValueError(f"source={name!r} has no files that end in {_known()}")
-        return Source(name, tuple(_file_input(file, path.resolve().name) for file in files))
+        return _folder_source(name, path)
     if not path.is_file():
         raise ValueError(f"source={name!r} is neither a file nor a folder; datasets by name begin with {_HUB}")
     if path.suffix and not _is_known(path):
@@ -90,9 +89,23 @@ def find_source(name: str) -> Source:
     return Source(name, (_file_input(path, path.name.partition(".")[0] or path.name),))
 
 
+def ending(path: Path) -> str:
+    """What decides of a file; compression is a part of it here."""
+    return _kind(path) + (path.suffix if path.suffix in COMPRESSIONS else "")
+
+
+def _folder_source(name: str, folder: Path) -> Source:
+    files = _files_below(folder)
+    known = [file for file in files if _is_known(file)]
+    if not known:
+        raise ValueError(f"source={name!r} has no files that end in {_known()}")
+    inputs = tuple(_file_input(file, folder.resolve().name) for file in known)
+    return Source(name, inputs, tuple(file for file in files if not _is_known(file)))
+
+
 def _files_below(folder: Path) -> list[Path]:
     """By name, the same on every machine; without hidden ones."""
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and _is_known(path)]
+    found = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     visible = [path for path in found if not any(part.startswith(".") for part in path.parts)]
     return [folder / path for path in sorted(visible, key=lambda path: path.parts)]
 

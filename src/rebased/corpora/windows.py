@@ -26,15 +26,15 @@ class Part(NamedTuple):
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of ``length`` tokens.
+    """Windows of ``length`` tokens, with ``labels`` as causal models of transformers take them, which shift them.
 
     Crossing the borders of documents, window i is the tokens ``i * length`` to ``(i + 1) * length`` of the stream, as
-    ``input_ids``; what fills no window at the end is left out.
+    ``input_ids``, and as ``labels`` but for the first, which is -100; what fills no window at the end is left out.
 
     Otherwise whole documents are packed into windows; one longer than a window is cut into pieces as long as it. With
     ``input_ids`` come ``position_ids``, which begin anew at 0 with each document or piece, and ``labels``: the tokens,
-    but -100 where a document begins, as labels are shifted by the model, and where the window is empty. There
-    ``input_ids`` is end-of-text, with positions of its own.
+    but -100 where a document begins and where the window is empty. There ``input_ids`` is end-of-text, with positions
+    of its own.
     """
 
     def __init__(self, split: Split, length: int, *, crossing: bool = True) -> None:
@@ -52,8 +52,10 @@ class Windows(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         index = self._checked(index)
         if self._packing is None:
-            tokens = self.split.tokens(index * self.length, (index + 1) * self.length)
-            return {"input_ids": torch.from_numpy(tokens)}
+            tokens = torch.from_numpy(self.split.tokens(index * self.length, (index + 1) * self.length))
+            labels = tokens.clone()
+            labels[0] = IGNORED
+            return {"input_ids": tokens, "labels": labels}
         return self._packed(index, self._packing)
 
     def source(self, index: int) -> list[Part]:

@@ -1,5 +1,7 @@
 """What a model keeps between two calls, as Hugging Face's generation handles it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +14,10 @@ __all__ = ["RebasedCache"]
 
 
 class RebasedCache(Cache):
-    """The states of all layers: of constant size for kernel layers, growing keys and values for attention."""
+    """The states of all layers: of constant size for kernel layers, growing keys and values for attention.
+
+    One thread at a time. Those of other caches may have the same decoder, whose steps move states out of its memory.
+    """
 
     def __init__(self, state: ModelState | None = None, num_seen: int = 0) -> None:
         super().__init__(layers=[])
@@ -23,33 +28,41 @@ class RebasedCache(Cache):
         """Columns of the attention mask so far, padding included."""
         self.num_steps = 0
         """Single tokens so far."""
-        self.is_past_padding = False
-        """Whether one of them was real in all sequences: padding on the left is over then."""
         self.refuses_replay = False
         """Whether the model was found to be one whose steps cannot be recorded."""
 
     @property
     def state(self) -> ModelState | None:
         """None before the first token. Nobody changes what is returned: of what a decoder overwrites it is a copy."""
-        return self._state if self.home is None else self.home.snapshot()
+        with self._held() as state:
+            return state if self.home is None else self.home.snapshot()
 
     @state.setter
     def state(self, value: ModelState | None) -> None:
-        self._state, self.home = value, None
+        with self._held():
+            self._state, self.home = value, None
 
     def move_to(self, home: Any) -> None:
-        """The state is in a decoder's memory from now on."""
+        """The state is in a decoder's memory from now on; the decoder, which calls this, is locked."""
         self._state, self.home = None, home
 
-    @property
-    def _present(self) -> ModelState | None:
-        """The state itself, to be looked at."""
-        return self._state if self.home is None else self.home.state
+    def move_out(self) -> None:
+        """The state is in memory of its own from now on."""
+        self.state = self.state
+
+    @contextmanager
+    def _held(self) -> Iterator[ModelState | None]:
+        """The state itself, which nobody moves or overwrites in here."""
+        home = self.home
+        with nullcontext() if home is None else home.lock:
+            # It may have been moved out before the decoder was locked; only its own thread moves it in.
+            yield self._state if self.home is None else self.home.state
 
     @property
     def batch_size(self) -> int:
         """0 before the first token."""
-        return 0 if self._present is None else self._present.batch_size
+        with self._held() as state:
+            return 0 if state is None else state.batch_size
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and files, which have states of their own."""
@@ -65,22 +78,27 @@ class RebasedCache(Cache):
         self._choose(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        if self._present is not None:
-            self._choose(torch.arange(self.batch_size, device=self._present.count.device).repeat_interleave(repeats))
+        self._choose(torch.arange(self.batch_size).repeat_interleave(repeats))
 
     def _choose(self, index: Tensor) -> None:
-        if self._present is not None:
-            self.state = self._present.reorder(index.to(self._present.count.device))
+        with self._held() as state:
+            if state is not None:
+                self.state = state.reorder(index.to(state.count.device))
 
     def reset(self) -> None:
-        self.state, self.num_seen, self.num_steps, self.is_past_padding = None, 0, 0, False
+        self.state, self.num_seen, self.num_steps = None, 0, 0
 
     def crop(self, *_: Any) -> None:
         raise ValueError("a state cannot be shortened: it has no tokens to remove, only their sums")
 
     @property
     def nbytes(self) -> int:
-        return 0 if self._present is None else self._present.nbytes
+        with self._held() as state:
+            return 0 if state is None else state.nbytes
+
+    @property
+    def is_croppable(self) -> bool:
+        return False
 
     @property
     def is_compileable(self) -> bool:
@@ -88,10 +106,12 @@ class RebasedCache(Cache):
 
     @property
     def is_initialized(self) -> bool:
-        return self._present is not None
+        with self._held() as state:
+            return state is not None
 
     def __len__(self) -> int:
-        return 0 if self._present is None else len(self._present.layers)
+        with self._held() as state:
+            return 0 if state is None else len(state.layers)
 
     def __repr__(self) -> str:
         return f"RebasedCache({len(self)} layers, {self.num_seen} tokens, {self.nbytes:,} bytes)"

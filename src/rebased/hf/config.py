@@ -1,7 +1,8 @@
 """The configuration, in Hugging Face's names."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,19 @@ from rebased.layers import MIXERS
 from rebased.models import LayerConfig, ModelConfig
 
 __all__ = ["RebasedConfig"]
+
+_OTHER_NAMES = {
+    "d_model": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "seq_len": "max_position_embeddings",
+    "layers": "layer_types",
+    "positions": "position_embedding_type",
+    "init_std": "initializer_range",
+}
+"""How the rest of the package calls fields that have Hugging Face's names here."""
+_CLOSE = 0.8
+"""How alike, of 1, a name and a field's are for it to be a misspelling."""
 
 
 class RebasedConfig(PretrainedConfig):
@@ -50,8 +64,10 @@ class RebasedConfig(PretrainedConfig):
         ``layer_options``: arguments of mixers, by name, beside what the other fields say (heads, feature_dim, lengths).
         ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
         ``fused_loss``: in training, the loss is computed without the logits, and none are returned.
-        ValueError, naming the field, for what no model can be.
+        ``kwargs``: what `PretrainedConfig` takes, and anything else that other libraries store with a configuration.
+        ValueError, naming the field, for what no model can be, and for what looks like a field's name and is none.
         """
+        _check_names(kwargs)
         sizes = {
             "vocab_size": vocab_size,
             "hidden_size": hidden_size,
@@ -157,3 +173,21 @@ class RebasedConfig(PretrainedConfig):
         taken = signature(MIXERS[mixer]).parameters
         options = {name: value for name, value in known.items() if name in taken and value is not None}
         return LayerConfig(mixer=mixer, options=options | self.layer_options.get(mixer, {}), after="mlp")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """ValueError for one that would be stored beside the field that was meant; others than those may be anyone's."""
+    known = signature(RebasedConfig).parameters
+    fields = [name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in names:
+        meant = _OTHER_NAMES.get(name) or _misspelt(name, fields)
+        if meant is not None:
+            raise ValueError(f"there is no field {name!r}, it is {meant!r} here; there are {', '.join(fields)}")
+
+
+def _misspelt(name: str, fields: Sequence[str]) -> str | None:
+    """None for a name of its own: one of the base class, a hidden one, or a field's name after another word."""
+    is_its_own = name.startswith("_") or hasattr(PretrainedConfig, name)
+    if is_its_own or any(name.endswith(f"_{field}") for field in fields):
+        return None
+    return next(iter(get_close_matches(name, fields, n=1, cutoff=_CLOSE)), None)

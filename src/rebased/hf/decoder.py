@@ -1,5 +1,6 @@
 """One token at a time, recorded as a CUDA graph: a step then costs what the card needs, and nothing for Python."""
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -20,10 +21,12 @@ Recorder = Callable[[Callable[[], None], torch.device], Callable[[], None]]
 
 
 class Decoder:
-    """Steps of a batch, in memory that stays where it is. Caches take turns in it."""
+    """Steps of a batch, in memory that stays where it is. Caches take turns in it, and their threads with its lock."""
 
     def __init__(self, body: LanguageModel, head: nn.Linear, state: ModelState, record: Recorder = Replay) -> None:
         """``state`` gives sizes; what it holds is not changed, and not used."""
+        self.lock = threading.RLock()
+        """Of whoever reads the state, or puts another in its place. Nobody who has it waits for another one's."""
         device = state.count.device
         # What is made in inference mode could not be written outside of it, where the next generation may be.
         with torch.inference_mode(False), torch.no_grad():
@@ -52,24 +55,29 @@ class Decoder:
     def step(self, tokens: Tensor, cache: RebasedCache) -> Tensor:
         """Logits (B, 1, V) after these tokens of the cache's sequences, which stay here until others come."""
         if cache.home is not self:
-            self.release()
-            _overwrite(self.state, cache.state)
-            cache.move_to(self)
-            self._owner = weakref.ref(cache)
-        self._tokens.copy_(tokens)
-        self._run()
-        assert self._logits is not None
-        return self._logits.clone()
+            cache.move_out()  # of another decoder, whose lock this takes
+        with self.lock:
+            if cache.home is not self:
+                self.release()
+                _overwrite(self.state, cache.state)
+                cache.move_to(self)
+                self._owner = weakref.ref(cache)
+            self._tokens.copy_(tokens)
+            self._run()
+            assert self._logits is not None
+            return self._logits.clone()
 
     def release(self) -> None:
         """Let the cache whose state this has been have one of its own."""
-        owner = self._owner()
-        if owner is not None and owner.home is self:
-            owner.state = self.snapshot()
+        with self.lock:
+            owner = self._owner()
+            if owner is not None and owner.home is self:
+                owner.move_out()
 
     def snapshot(self) -> ModelState:
-        copied: ModelState = _pytree.tree_map(torch.clone, self.state)
-        return copied
+        with self.lock:
+            copied: ModelState = _pytree.tree_map(torch.clone, self.state)
+            return copied
 
 
 def has_constant_state(body: LanguageModel) -> bool:

@@ -18,6 +18,9 @@ from rebased.models import LanguageModel
 
 __all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
 
+_IS_GENERATED = "is_generated"
+"""Among what `generate` keeps from one token to the next."""
+
 
 class RebasedPreTrainedModel(PreTrainedModel):
     config_class = RebasedConfig
@@ -128,7 +131,6 @@ class RebasedModel(RebasedPreTrainedModel):
                 hook.remove()
         if cache is not None:
             cache.state, cache.num_seen, cache.num_steps = state, cache.num_seen + T, cache.num_steps + (T == 1)
-            cache.is_past_padding |= T == 1 and key_mask is None
         return hidden, (*seen, hidden) if wants_states else None
 
     def _checked(self, tokens: Tensor) -> Tensor:
@@ -189,8 +191,9 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         In training, with labels and ``config.fused_loss``, there are no logits: None in their place.
         """
         given = input_ids if input_ids is not None else inputs_embeds
-        wants_more = labels is not None or output_hidden_states or cu_seqlens is not None
-        replayed = None if wants_more else self._replayed(input_ids, past_key_values)
+        has_more = inputs_embeds is not None or labels is not None or cu_seqlens is not None
+        can_replay = not (has_more or output_hidden_states)
+        replayed = self._replayed(input_ids, attention_mask, past_key_values) if can_replay else None
         if replayed is not None:
             result = CausalLMOutputWithPast(logits=replayed, past_key_values=past_key_values)
             return result if _wants_dict(return_dict, self.config) else result.to_tuple()
@@ -225,23 +228,45 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         is_plain = type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks
         return self.training and self.config.fused_loss and is_plain
 
-    def _replayed(self, tokens: Tensor | None, cache: RebasedCache | None) -> Any:
+    def _replayed(self, tokens: Tensor | None, attention_mask: Tensor | None, cache: RebasedCache | None) -> Any:
         """Logits (B, 1, V) of a single token by a recorded graph; None where there is none, or it would not do."""
-        logits = self._replayer.logits(self.model.backbone, self.lm_head, tokens, cache)
-        if logits is not None and cache is not None:
+        body = self.model.backbone
+        if tokens is None or not isinstance(cache, RebasedCache) or not self._replayer.can_step(body, tokens, cache):
+            return None
+        if _key_mask(attention_mask, tokens, cache) is not None:
+            return None
+        logits = self._replayer.logits(body, self.lm_head, tokens, cache)
+        if logits is not None:
             cache.num_seen, cache.num_steps = cache.num_seen + 1, cache.num_steps + 1
         return logits
 
+    def _update_model_kwargs_for_generation(
+        self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """With a note that what follows is a token generated here, for which 1 was added to the mask."""
+        updated: dict[str, Any] = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+        return updated | {_IS_GENERATED: True}
+
+    def prepare_inputs_for_generation(self, *args: Any, inputs_embeds: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """Without the mask of a token that was generated: a GPU would be asked about it at every step.
+
+        ``inputs_embeds`` is named for transformers, which looks here whether a prompt may be given so.
+        """
+        is_generated = kwargs.pop(_IS_GENERATED, False)
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]  # of its mixin's own type
+            *args, inputs_embeds=inputs_embeds, **kwargs
+        )
+        tokens = inputs.get("input_ids")
+        if is_generated and tokens is not None and tokens.shape[1] == 1 and inputs.get("past_key_values") is not None:
+            inputs.pop("attention_mask", None)
+        return inputs
+
 
 def _key_mask(attention_mask: Tensor | None, tokens: Tensor, cache: RebasedCache | None) -> Bool[Tensor, "B T"] | None:
-    """Of these tokens; None where all are real.
-
-    A GPU is not asked about each token that is generated: after one that is real in all sequences come others.
-    """
-    T, before = tokens.shape[1], 0 if cache is None else cache.num_seen
-    is_past_padding = T == 1 and tokens.is_cuda and cache is not None and cache.is_past_padding
-    if attention_mask is None or is_past_padding:
+    """Of these tokens; None where all are real, which a GPU is waited for to say."""
+    if attention_mask is None:
         return None
+    T, before = tokens.shape[1], 0 if cache is None else cache.num_seen
     if attention_mask.ndim != 2 or attention_mask.shape[0] != tokens.shape[0]:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (B, T), 1 where a token is real"

@@ -38,12 +38,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, *, max_positions: int | None = None, **changes: Any) -> RebasedConfig:
-    """The configuration of that name; ``max_positions`` lengthens the position table.
+    """The configuration of that name; ``max_positions``, its max_position_embeddings, lengthens the position table.
 
-    ValueError, listing what there is, for an unknown name.
+    ValueError, listing what there is, for an unknown name; also if both names of that length are given.
     """
     if name not in PRESETS:
         raise ValueError(f"name={name!r} is unknown; there are {', '.join(PRESETS)}")
     if max_positions is not None:
+        if "max_position_embeddings" in changes:
+            raise ValueError("max_positions and max_position_embeddings are two names of one thing; give one")
         changes["max_position_embeddings"] = max_positions
     return RebasedConfig(**PRESETS[name] | changes)

@@ -39,21 +39,21 @@ class Replayer:
     def __reduce__(self) -> Any:
         return Replayer, (self._record, self._device)
 
-    def logits(
-        self, body: LanguageModel, head: nn.Module, tokens: Tensor | None, cache: RebasedCache | None
-    ) -> Tensor | None:
-        """After a token of each sequence; None where they are to be decoded the ordinary way.
+    def can_step(self, body: LanguageModel, tokens: Tensor, cache: RebasedCache) -> bool:
+        """Whether these are tokens for a graph, if they are real: one has no mask.
 
-        A graph checks nothing: beyond the position table the ordinary way does.
+        And it checks nothing: beyond the position table the ordinary way does.
         """
-        if tokens is None or cache is None or not self._is_step(tokens, cache):
-            return None
+        if not self._is_step(tokens, cache):
+            return False
         if body.position_embedding is not None and cache.num_seen >= body.position_embedding.num_embeddings:
-            return None
+            return False
         if self._is_constant is None:  # takes longer than all else that Python does for a token
             self._is_constant = has_constant_state(body)
-        if not self._is_constant:
-            return None
+        return self._is_constant
+
+    def logits(self, body: LanguageModel, head: nn.Module, tokens: Tensor, cache: RebasedCache) -> Tensor | None:
+        """After a token of each sequence; None where the model is found to be one that cannot be recorded."""
         with self._lock:
             decoder = self._decoder_for(body, head, cache)
             return None if decoder is None else decoder.step(tokens, cache)
@@ -63,7 +63,6 @@ class Replayer:
             tokens.device.type == self._device
             and tuple(tokens.shape) == (cache.batch_size, 1)
             and cache.num_steps >= STEPS_BEFORE_REPLAY
-            and cache.is_past_padding
             and not cache.refuses_replay
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()

@@ -57,9 +57,10 @@ class Mixer(nn.Module, ABC):
             y, new_state = self._mix_masked(x, state, at, key_mask)
         else:
             y, new_state = self.mix_packed(x, state, at, key_mask, cu_seqlens)
-        num_outputs = x.shape[1] if at is None else at.shape[1]
-        if y.shape[1] != num_outputs:
-            raise RuntimeError(f"{type(self).__name__}.mix gave {y.shape[1]} outputs, not {num_outputs}; see its `at`")
+        expected = (x.shape[0], x.shape[1] if at is None else at.shape[1], self.d_model)
+        if y.shape != expected:
+            hint = "" if at is None else "; outputs are wanted at `at` only"
+            raise RuntimeError(f"{type(self).__name__}.mix gave {tuple(y.shape)}, not {expected}{hint}")
         return y if state is None else (y, new_state)
 
     @abstractmethod

@@ -4,7 +4,7 @@ import copy
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from rebased.layers import MIXERS
+from rebased.layers import MIXERS, Mixer
 from rebased.layers.checks import check_dropout, check_options, check_positive, check_size
 
 __all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_names"]
@@ -29,6 +29,7 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         _check_choice("mixer", self.mixer, tuple(MIXERS))
+        _check_mixer(self.mixer, MIXERS[self.mixer])
         check_options("options", self.options, f"mixer={self.mixer!r}", MIXERS[self.mixer])
         object.__setattr__(self, "options", copy.deepcopy(self.options))  # nobody else's to change
         _check_choice("norm", self.norm, NORMS)
@@ -82,6 +83,12 @@ class ModelConfig:
                 raise ValueError(f"layers has {layer!r}; each must be a dictionary with at least a mixer")
             check_names(LayerConfig, layer)
         return cls(**values | {"layers": tuple(LayerConfig(**layer) for layer in values["layers"])})
+
+
+def _check_mixer(name: str, make: Any) -> None:
+    """A function may make one too; what it makes is not known here."""
+    if isinstance(make, type) and not issubclass(make, Mixer):
+        raise TypeError(f"MIXERS[{name!r}] is {make.__name__}; it must be a subclass of rebased.layers.Mixer")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -82,6 +82,7 @@ class LanguageModel(nn.Module):
     def _losses(self, x: Tensor, labels: Tensor) -> Float[Tensor, "B P"]:
         if labels.shape != x.shape[:2]:
             raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}")
+        _check_words("labels", labels.clamp(min=0), self.embedding.num_embeddings)
         losses = linear_cross_entropy(x.flatten(0, 1), self.embedding.weight, labels.flatten().clamp(min=0))
         return losses.view(labels.shape).where(labels >= 0, 0.0)
 
@@ -100,6 +101,7 @@ class LanguageModel(nn.Module):
         ``embeddings`` take the place of the tokens', which then only say how many there are.
         """
         _check_tokens(tokens)
+        _check_words("tokens", tokens, self.embedding.num_embeddings)
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
         if cu_seqlens is not None:
             cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
@@ -154,6 +156,18 @@ class LanguageModel(nn.Module):
 def _call(block: Block, *arguments: Any, **options: Any) -> tuple[Tensor, Any]:
     result: tuple[Tensor, Any] = block(*arguments, **options)
     return result
+
+
+def _check_words(name: str, words: Tensor, vocab_size: int) -> None:
+    """An index from the end would be taken for a word. Only a CPU is asked: on others every call would wait."""
+    is_traced = (
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or type(words) is not Tensor
+    )
+    if words.device.type != "cpu" or is_traced or not words.numel():
+        return
+    least, most = torch.aminmax(words)
+    if least < 0 or most >= vocab_size:
+        raise ValueError(f"{name} reach from {int(least)} to {int(most)}; the vocabulary has 0 to {vocab_size - 1}")
 
 
 def _check_tokens(tokens: Tensor) -> None:

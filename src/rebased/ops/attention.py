@@ -132,7 +132,7 @@ def attention_matrix(
     if key_mask is not None:
         k = k.where(key_mask[..., None, None], 0)
     k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
-    visible = reference.visible_keys(q, k, causal=causal, key_mask=key_mask, cu_seqlens=call.cu_seqlens, at=call.at)
+    visible = reference.visible_keys(k, causal=causal, key_mask=key_mask, cu_seqlens=call.cu_seqlens, at=call.at)
     with no_autocast(q):
         sim = kernel.similarity(q, k, call.q_positions, call.positions, scale=call.scale)
     sim = sim.masked_fill(~visible[:, None], 0)

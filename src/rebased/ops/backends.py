@@ -14,7 +14,7 @@ from rebased.ops.state import KernelState
 BACKENDS = ("reference", "chunked", "triton")
 """What ``backend`` may name, beside "auto"."""
 TORCH_OR_TRITON = ("torch", "triton")
-"""The same where there is no choice of algorithm: for a single token, and for `norm_affine`."""
+"""The same where there is no choice of algorithm: single tokens, `norm_affine`, `linear_cross_entropy`, the scans."""
 FASTEST = {"cuda": "triton", "cpu": "chunked"}
 """What "auto" takes where it can, by device. Sizes and dtypes do not change the choice: forward + backward in
 milliseconds, 4 sequences, 12 heads, F 16, D 64, from ``benchmarks/auto-*.json``:

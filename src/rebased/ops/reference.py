@@ -1,6 +1,7 @@
 """Kernel attention as it is defined: every similarity of every query and key, quadratic in time and memory.
 
-In float64 this is the oracle the other backends are held to. It shares no arithmetic with them but the kernel's.
+In float64 this is the oracle the other backends are held to. It shares with them the kernel's arithmetic and the
+threshold below which a state's part of a normaliser is rounding error; with a single step also the division.
 """
 
 import torch
@@ -14,7 +15,6 @@ from rebased.ops.state import KernelState
 
 
 def visible_keys(
-    q: Float[Tensor, "B P H F"],
     k: Float[Tensor, "B T Hk F"],
     *,
     causal: bool,
@@ -59,7 +59,7 @@ def attend(
     group = q.shape[2] // k.shape[2]
     k_per_query_head, v_per_query_head = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
     q_positions = positions if positions is None or at is None else positions.gather(1, at)
-    visible = visible_keys(q, k, causal=causal, key_mask=key_mask, cu_seqlens=cu_seqlens, at=at)
+    visible = visible_keys(k, causal=causal, key_mask=key_mask, cu_seqlens=cu_seqlens, at=at)
     sim = kernel.similarity(q, k_per_query_head, q_positions, positions, scale=scale).masked_fill(~visible[:, None], 0)
     numerator = torch.einsum("bhts,bshd->bthd", sim, v_per_query_head)
     normalizer = sim.sum(dim=-1).transpose(1, 2)[..., None]  # (B, P, H, 1)

@@ -17,7 +17,8 @@ SCALES = {
     "small": "one GPU, minutes: the paper's task and models, fewer learning rates, seeds or sizes",
     "paper": "everything, as the paper has it",
 }
-"""A scale changes seeds, epochs, learning rates and sizes, never the task or the model."""
+"""A scale changes seeds, epochs, learning rates and sizes, never the task or the model; smoke also the vocabulary, the
+batch, the numbers of examples and the dtype."""
 
 NO_GRIDS: Mapping[str, Mapping[str, Any]] = {scale: {} for scale in SCALES}
 """Of an experiment that trains nothing."""

@@ -62,7 +62,9 @@ def present(data: Data) -> Section:
 def _stopped(runs: Sequence[Data]) -> str:
     most = max(run["epochs"][-1] for run in runs)
     early = sum(run["epochs"][-1] < most for run in runs)
-    return f"{early} of {len(runs)} runs ended before epoch {most}, so their last values need not be settled ones."
+    if not early:
+        return f"All {len(runs)} runs had {most} epochs."
+    return f"{early} of {len(runs)} runs ended before epoch {most}: their last values need not be settled ones."
 
 
 def _table(runs: Sequence[Data]) -> Table:

@@ -123,9 +123,8 @@ def measure(material: Material) -> Data:
 
 
 def _learned(run: Run) -> Data:
-    """The parabola of the means over features, of a layer's last epoch."""
+    """The means over features, of a layer's last epoch."""
     gamma_q, gamma_k, beta_q, beta_k = (run.metrics[-1]["watched"][name][0] for name in PARAMETERS)
-    found = learned_kernel(*(np.array([mean]) for mean in (gamma_q, beta_q, gamma_k, beta_k)))
     return {
         "seq_len": run.config["seq_len"],
         "d_model": run.config["d_model"],
@@ -134,8 +133,6 @@ def _learned(run: Run) -> Data:
         "epochs": run.result["epochs"],
         "gamma": [gamma_q, gamma_k],
         "beta": [beta_q, beta_k],
-        "coefficients": list(found.coefficients),
-        "root": found.root,
     }
 
 
@@ -144,7 +141,7 @@ def present(data: Data) -> Section:
     if learned is None:
         return Section(_TITLE, (Picture("figure2", draw(similarity_curves()), _CAPTION),))
     (gamma_q, gamma_k), (beta_q, beta_k) = learned["gamma"], learned["beta"]
-    height = gamma_q + beta_q
+    found = learned_kernel(*(np.array([mean]) for mean in (gamma_q, beta_q, gamma_k, beta_k)))
     parts: list[Any] = [
         "One dimension, as in the paper's section 4: q = 1, so that k is the scalar product. The learned parabola is "
         f"that of γ and β averaged over a trained layer's features ({learned['seq_len']} tokens, d = "
@@ -158,11 +155,7 @@ def present(data: Data) -> Section:
                 ["keys", f"{gamma_k:.3f}", f"{beta_k:+.4f}"],
             ],
         ),
-        Picture(
-            "figure2",
-            draw(similarity_curves(examples=[(height * gamma_k, height * beta_k)], example="learned")),
-            _CAPTION,
-        ),
+        Picture("figure2", draw(similarity_curves(examples=[(found.slope, found.shift)], example="learned")), _CAPTION),
     ]
     return Section(_TITLE, tuple(parts))
 

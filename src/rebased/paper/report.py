@@ -87,10 +87,10 @@ def _finished(findings: Findings) -> str:
 def _experiment_section(experiment: Experiment, findings: Findings | None, scale: str) -> Html:
     if findings is None or not _has_something(findings):
         wanted = scale if findings is None else findings.scale
-        parts = [
-            paragraph("Nothing was found yet. To train what it needs, and measure:"),
-            _to_run(experiment, wanted),
-        ]
+        needs = (
+            "To train what it needs, and measure:" if experiment.configs(wanted) else "It trains nothing. To make it:"
+        )
+        parts = [paragraph(f"Nothing was found yet. {needs}"), _to_run(experiment, wanted)]
         return section(experiment.title, parts, anchor=experiment.name)
     content = experiment.present(dict(findings.data))
     parts = [paragraph(_about_scale(findings), note=True), *map(render, content.parts)]
@@ -183,7 +183,7 @@ def _in_all(entries: Sequence[Entry]) -> str:
     presented = sum(map(_has_something, found))
     return (
         f"{presented} of {len(entries)} experiments have findings. Training took "
-        f"{_total_seconds(found) / 60:,.1f} training minutes; runs that several experiments share count once."
+        f"{_total_seconds(found) / 60:,.1f} minutes; runs that several experiments share count once."
     )
 
 

@@ -100,9 +100,15 @@ def present(data: Data) -> Section:
     lengths = sorted({cell["seq_len"] for cell in data["cells"]})
     parts: list[Any] = [
         "Accuracy at the best learning rate of each cell, mean ± standard deviation over seeds, with a bootstrap "
-        "interval of the mean in brackets; below it the paper's. A cell is marked where Welch's test tells the two "
-        "means apart (p < 0.05, not corrected)." + _fewer_rates(data["cells"])
+        "interval of the mean in brackets." + _beside_the_paper(data["cells"])
     ]
+    if any(data["comparisons"].values()):
+        parts.append(
+            "Kernels are compared in pairs, over widths and seeds, by a sign-flip test with Holm's correction for the "
+            "number of pairs. A seed's accuracy is that of the learning rate which is best for the other seeds, chosen "
+            "anew in every flip; what is beyond the accuracy that runs stop at does not count. The interval has the "
+            "differences that the test alone does not refuse at 5 %."
+        )
     for length in lengths:
         cells = {(cell["stack"], cell["d_model"]): cell for cell in data["cells"] if cell["seq_len"] == length}
         parts.append(_accuracy_table(length, cells))
@@ -114,13 +120,19 @@ def present(data: Data) -> Section:
     return Section("Table 1 and Figure 3: ablation", tuple(parts))
 
 
-def _fewer_rates(cells: Sequence[Data]) -> str:
-    """What is to be said where the paper had more learning rates to choose from."""
+def _beside_the_paper(cells: Sequence[Data]) -> str:
+    """What is to be said of the paper's numbers, and that it had more learning rates to choose from if it had."""
+    if not any(cell["d_model"] in TABLE_1[cell["stack"]].get(cell["seq_len"], {}) for cell in cells):
+        return " The paper has no such sizes."
+    said = (
+        " Below it the paper's. A cell is marked where Welch's test tells the two means apart (p < 0.05, not "
+        "corrected)."
+    )
     rates = {float(rate) for cell in cells for rate in cell["by_rate"]}
     missing = sorted(set(PAPER["learning_rate"]) - rates)
     if not missing:
-        return ""
-    return (
+        return said
+    return said + (
         f" The paper's best is of {len(PAPER['learning_rate'])} learning rates, ours of {len(rates)}: without "
         f"{', '.join(f'{rate:g}' for rate in missing)}. Where one of these would have been best, ours is lower for "
         "that reason alone."
@@ -184,12 +196,7 @@ def _pairs_table(length: int, comparisons: Sequence[Data]) -> Table:
                 verdict,
             ]
         )
-    caption = (
-        f"{length} tokens, all pairs over widths and seeds, by a sign-flip test with Holm's correction for the "
-        f"{len(comparisons)} pairs. A seed's accuracy is that of the learning rate which is best for the other seeds, "
-        "chosen anew in every flip; what is beyond the accuracy that runs stop at does not count. The interval has the "
-        "differences that the test alone does not refuse at 5 %"
-    )
+    caption = f"{length} tokens, all {len(comparisons)} pairs of kernels"
     header = ("pair", "runs", "difference", "95 % interval", "g", "Cliff's δ", "p", "p (Holm)", "verdict")
     return Table.of(caption, header, rows)
 

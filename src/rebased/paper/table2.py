@@ -89,6 +89,10 @@ def present(data: Data) -> Section:
     parts.append(Table.of("perplexity, mean ± standard deviation over seeds", header, rows))
     compared = _compared(runs)
     if compared:
+        parts.append(
+            "Models trained and evaluated alike are compared in pairs, by Welch's test of the logarithms of their "
+            "perplexities over seeds, which takes these to be normal, with Holm's correction for the number of ratios."
+        )
         parts.append(_pairs_table(compared))
     return Section("Table 2: language models", tuple(parts))
 
@@ -152,11 +156,11 @@ def _pairs_table(compared: Sequence[tuple[str, str, str, float, float]]) -> Tabl
             verdict = f"{a if difference < 0 else b} better"
         percent = f"{100 * math.expm1(difference):+.2f} %"
         rows.append([f"{a} over {b}", _KIND_NAMES[kind], percent, f"{p:.2g}", f"{corrected:.2g}", verdict])
-    caption = (
-        "ratios of perplexities, less is better: Welch's test of their logarithms over seeds, which takes these to be "
-        f"normal, Holm's correction for the {len(compared)} of them"
+    return Table.of(
+        f"all {len(compared)} ratios of perplexities, less is better",
+        ("pair", "tokens", "ratio − 1", "p", "p (Holm)", "verdict"),
+        rows,
     )
-    return Table.of(caption, ("pair", "tokens", "ratio − 1", "p", "p (Holm)", "verdict"), rows)
 
 
 TABLE2 = Experiment(

@@ -84,9 +84,13 @@ def _difference(rebased: Sequence[Data], based: Sequence[Data]) -> Data | None:
         return None
     differences = {name: [ours[name] - theirs[name] for ours, theirs in pairs] for name in MEASURES}
     return {"seeds": [ours["seed"] for ours, _ in pairs]} | {
-        name: over_seeds(values) | {"p_value": sign_flip_test(np.array(values)).p_value}
-        for name, values in differences.items()
+        name: over_seeds(values) | _test(values) for name, values in differences.items()
     }
+
+
+def _test(differences: Sequence[float]) -> Data:
+    test = sign_flip_test(np.array(differences))
+    return {"p_value": test.p_value, "smallest_p": test.smallest_p}
 
 
 # ---- To be read ----
@@ -117,9 +121,9 @@ def _method(data: Data) -> str:
         f"queries and the columns of pairs of {data['num_examples']:,} examples; maps are averaged over heads, their "
         "rows normalised over all tokens. Entropy is that of these rows, 1 if a query attends to all tokens alike. The "
         "examples begin with those that the runs were tested on in training; weights are those of a run's last epoch. "
-        "Each model has its best learning rate. Numbers are mean ± standard deviation over seeds, with a 95 % "
-        "bootstrap interval of the mean in brackets; the paper has one number of each, without a spread, so no test "
-        "tells whether ours differ from it."
+        "Each model has its best learning rate. Numbers are mean ± standard deviation over seeds and, of five seeds or "
+        "more, a bootstrap interval of the mean in brackets; the paper has one number of each, without a spread, so no "
+        "test tells whether ours differ from it."
     )
 
 
@@ -157,12 +161,11 @@ def _what_it_says(difference: Data) -> str:
     count, found = len(difference["seeds"]), difference["iou"]
     published = TABLE_3["rebased"][0] - TABLE_3["based"][0]
     said = f"In the paper ReBased's IoU is {published:.3f} above Based's; here the difference is {found['mean']:+.3f}"
-    least = min(1.0, 2 / 2**count)
-    if least >= ALPHA:
-        seeds = "1 seed" if count == 1 else f"{count} seeds"
+    if found["smallest_p"] >= ALPHA:
+        seeds = "this one seed" if count == 1 else f"these {count} seeds"
         return (
-            f"{said}. With {seeds} the least p that this test can give is {least:.2g}: no difference can be shown at "
-            f"{ALPHA}, however large."
+            f"{said}. With {seeds} the least p that this test can give is {found['smallest_p']:.2g}: no difference can "
+            f"be shown at {ALPHA}, however large."
         )
     verdict = "is shown" if found["p_value"] < ALPHA else "is not shown"
     return f"{said}. A difference of the two {verdict} by {count} seeds (p = {found['p_value']:.2g})."

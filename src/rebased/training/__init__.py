@@ -1,1 +1,1 @@
-"""How models are trained: many recall models of one shape at once."""
+"""How models are trained: recall models, many of one shape at once, and language models, one at a time."""

@@ -1,11 +1,12 @@
-"""Records where people watch them: TensorBoard's event files, and Weights & Biases."""
+"""Numbers where people watch them: TensorBoard's event files, and Weights & Biases."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rebased.training.replicas import Record
+if TYPE_CHECKING:
+    from rebased.training.replicas import Record
 
 __all__ = ["Board", "Boards", "TensorBoard", "WandB", "check_packages"]
 
@@ -18,11 +19,12 @@ def check_packages(*, wandb: bool) -> None:
 
 
 class Board(Protocol):
-    """Where one run's records are shown."""
+    """Where one run's numbers are shown, by step: an epoch, or a step of the optimizer."""
 
-    def write(self, record: Record) -> None: ...
+    def write(self, step: int, values: dict[str, float]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, finished: str | None = None) -> None:
+        """``finished``: why the run has ended, if it has."""
 
 
 class Boards:
@@ -33,45 +35,47 @@ class Boards:
         self._open_for = open_for
         self._open: dict[int, list[Board]] = {}
 
-    def write(self, index: int, record: Record) -> None:
+    def write(self, index: int, record: "Record") -> None:
         if index not in self._open:
             self._open[index] = self._open_for(index, record.epoch)
+        values = {"accuracy": record.accuracy, "loss": record.loss, "learning_rate": record.learning_rate}
         for board in self._open[index]:
-            board.write(record)
+            board.write(record.epoch, values)
         if record.finished is not None:
-            self._close(index)
+            self._close(index, record.finished)
 
     def close(self) -> None:
         for index in list(self._open):
             self._close(index)
 
-    def _close(self, index: int) -> None:
+    def _close(self, index: int, finished: str | None = None) -> None:
         for board in self._open.pop(index):
-            board.close()
+            board.close(finished)
 
 
 class TensorBoard:
     """Event files in the run's directory."""
 
-    def __init__(self, folder: Path, first_epoch: int) -> None:
+    def __init__(self, folder: Path, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Epochs that a killed process has shown and not saved will come again: TensorBoard forgets them.
-        self._writer = SummaryWriter(folder / "tb", purge_step=first_epoch)
+        # Steps that a killed process has shown and not saved will come again: TensorBoard forgets them.
+        self._writer = SummaryWriter(folder / "tb", purge_step=first_step)
 
-    def write(self, record: Record) -> None:
-        for name, value in _values(record).items():
-            self._writer.add_scalar(name, value, record.epoch)
+    def write(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, finished: str | None = None) -> None:
         self._writer.close()
 
 
 class WandB:
-    """A run of Weights & Biases, which goes on where it was. It drops epochs that it has."""
+    """A run of Weights & Biases, which goes on where it was. It drops steps that it has."""
 
     def __init__(self, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
+        """``name``: of this run alone, in all of the project."""
         import wandb
 
         # Many runs are open at once in one process.
@@ -79,14 +83,10 @@ class WandB:
             project=project, id=name, name=name, config=config, dir=folder, resume="allow", reinit="create_new"
         )
 
-    def write(self, record: Record) -> None:
-        self._run.log(_values(record), step=record.epoch)
-        if record.finished is not None:
-            self._run.summary["finished"] = record.finished
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self._run.log(values, step=step)
 
-    def close(self) -> None:
+    def close(self, finished: str | None = None) -> None:
+        if finished is not None:
+            self._run.summary["finished"] = finished
         self._run.finish()
-
-
-def _values(record: Record) -> dict[str, float]:
-    return {"accuracy": record.accuracy, "loss": record.loss, "learning_rate": record.learning_rate}

@@ -47,7 +47,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         with safe_open(path, framework="pt") as file:
             state = json.loads(file.metadata()[_KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+        history = {int(index): [Record(**record) for record in records] for index, records in state["history"].items()}
+        return Checkpoint(state["epoch"], state["active"], history, tensors)
     except (SafetensorError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error!r}); without it the group begins anew") from error
-    history = {int(index): [Record(**record) for record in records] for index, records in state["history"].items()}
-    return Checkpoint(state["epoch"], state["active"], history, tensors)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rebased.training.replicas import Record
 
@@ -68,6 +69,8 @@ class Failed:
     reason: str
     retried: bool
     """Whether it will be tried again."""
+    traceback: Path | None = None
+    """A file that says where the error was, if it was one of Python's."""
 
 
 Event = Planned | Started | Stepped | EpochEnded | Finished | Failed

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from rebased.environment import describe_environment
+from rebased.locks import locked
 from rebased.runs import write_config
 from rebased.training.boards import Board, Boards, TensorBoard, WandB
 from rebased.training.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
 from rebased.training.devices import current
 from rebased.training.events import EpochEnded, Finished, Report, Started, Stepped
 from rebased.training.folders import SweepFolder, name_of
-from rebased.training.locks import locked
 from rebased.training.log import append_log
 from rebased.training.outcome import write_outcome
 from rebased.training.plan import Group
@@ -48,6 +48,7 @@ def train_group(task: GroupTask, device: str, report: Report) -> None:
     """Train the group's runs that are not finished. LockedError if another process is at it."""
     sweep, name = SweepFolder(task.sweep), task.group.name
     with locked(sweep.group(name).lock, f"the group {name}"):
+        sweep.group(name).error.unlink(missing_ok=True)  # of an earlier try
         if not all(map(sweep.has_finished, task.group.configs)):
             with current(device):
                 _GroupTraining(task, torch.device(device), report).run()

@@ -1,19 +1,31 @@
 """Where a sweep keeps what: its plan, its runs, and what belongs to runs that train together."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rebased.runs import Run, is_finished, read_run, run_name
 from rebased.training.recall import RecallConfig
 
-__all__ = ["GroupFolder", "SweepFolder", "name_of"]
+__all__ = ["GroupFolder", "SweepFolder", "model_of", "name_of"]
+
+_LONGEST_MODEL = 80
+
+
+def model_of(config: RecallConfig) -> str:
+    """What names begin with: the stack, or the mixers of a model that is none. Fit for a directory, so not too long."""
+    if "layers" not in config.model_options:
+        return config.stack
+    mixers = "+".join(dict.fromkeys(layer.mixer for layer in config.model().layers))
+    return re.sub(r"[^\w+.-]", "_", mixers)[:_LONGEST_MODEL]
 
 
 def name_of(config: RecallConfig) -> str:
     """Of the run and its directory, the same in every sweep."""
     options = "".join(f"-{name.removeprefix('num_')}{value}" for name, value in config.task_options.items())
     rate, seed = f"lr{config.learning_rate:g}", f"s{config.seed}"
-    return run_name(config.identity(), f"{config.stack}-d{config.d_model}-L{config.seq_len}{options}-{rate}-{seed}")
+    sizes = f"d{config.d_model}-L{config.seq_len}{options}"
+    return run_name(config.identity(), f"{model_of(config)}-{sizes}-{rate}-{seed}")
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,11 @@ class GroupFolder:
     @property
     def log(self) -> Path:
         return self.path / "log.jsonl"
+
+    @property
+    def error(self) -> Path:
+        """The traceback of the last try, if that failed."""
+        return self.path / "error.txt"
 
     @property
     def lock(self) -> Path:

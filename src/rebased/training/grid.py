@@ -80,6 +80,11 @@ def _checked(where: str, fields: Any) -> dict[str, Any]:
     for place, value in _flat(fields).items():
         if value == []:
             raise ValueError(f"{where} has no alternatives for {'.'.join(place)}: the list is empty")
+        if place == ("model_options", "layers") and not all(isinstance(x, list | tuple) for x in _alternatives(value)):
+            raise ValueError(
+                f"{where} has model_options.layers={value!r}; a list means alternatives, so a list of layers stands in "
+                'a second list: [[{ mixer = "short_conv" }, …]]'
+            )
     return fields
 
 
@@ -90,8 +95,7 @@ def _overridden(common: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 def _combinations(fields: dict[str, Any]) -> Iterator[RecallConfig]:
     flat = _flat(fields)
-    alternatives = [value if isinstance(value, list) else [value] for value in flat.values()]
-    for values in itertools.product(*alternatives):
+    for values in itertools.product(*map(_alternatives, flat.values())):
         chosen: dict[str, Any] = {name: {} for name in _OPTIONS}
         for (name, *option), value in zip(flat, values, strict=True):
             if option:
@@ -99,6 +103,10 @@ def _combinations(fields: dict[str, Any]) -> Iterator[RecallConfig]:
             else:
                 chosen[name] = value
         yield RecallConfig.from_dict(chosen)
+
+
+def _alternatives(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _flat(fields: dict[str, Any]) -> dict[tuple[str, ...], Any]:

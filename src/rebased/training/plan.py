@@ -6,13 +6,13 @@ and kept, whatever machine goes on with it.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from rebased.locks import locked
 from rebased.runs import write_text
-from rebased.training.folders import SweepFolder, name_of
-from rebased.training.locks import locked
+from rebased.training.folders import SweepFolder, model_of, name_of
 from rebased.training.recall import RecallConfig
 
 __all__ = ["Fitting", "Group", "extend_plan", "read_plan"]
@@ -37,7 +37,7 @@ class Group:
         """Readable first; a hash of the runs and how they are cut decides."""
         parts = [*self.run_names, str(self.micro_batches)]
         cell, digest = self.configs[0], hashlib.sha256("\n".join(parts).encode()).hexdigest()
-        return f"{cell.stack}-d{cell.d_model}-L{cell.seq_len}-{len(self.configs)}x-{digest[:8]}"
+        return f"{model_of(cell)}-d{cell.d_model}-L{cell.seq_len}-{len(self.configs)}x-{digest[:8]}"
 
     def to_dict(self) -> dict[str, Any]:
         runs = [{"learning_rate": config.learning_rate, "seed": config.seed} for config in self.configs]
@@ -73,25 +73,38 @@ def extend_plan(
     New groups are no larger than a worker's share of the new runs, so that few are idle.
     """
     wanted = {name_of(config): config for config in configs}
+    # A run may have come finished from elsewhere, without a plan.
+    unfinished = {name: config for name, config in wanted.items() if not folder.has_finished(config)}
+    # Not under the lock: this may take minutes, for which others would have no patience.
+    new = _by_cell(_unplanned(unfinished, read_plan(folder)))
+    found = {cell: fitting(alike[0]) for cell, alike in new.items()}
     with locked(folder.lock, f"the plan of {folder.path}"):
         groups = read_plan(folder)
-        planned = {name for group in groups for name in group.run_names}
-        # A run may have come finished from elsewhere, without a plan.
-        new = [c for name, c in wanted.items() if name not in planned and not folder.has_finished(c)]
-        if new:
-            groups += _grouped(new, fitting, at_most=-(-len(new) // num_workers))
+        left = _unplanned(unfinished, groups)  # others may have planned some meanwhile
+        if left:
+            groups += _grouped(left, found, at_most=-(-len(left) // num_workers))
             plan = {"groups": [group.to_dict() for group in groups]}
             write_text(folder.plan, json.dumps(plan, indent=2, allow_nan=False) + "\n")
     return [group for group in groups if not wanted.keys().isdisjoint(group.run_names)]
 
 
-def _grouped(configs: Sequence[RecallConfig], fitting: Fitting, *, at_most: int) -> list[Group]:
+def _unplanned(configs: dict[str, RecallConfig], groups: Iterable[Group]) -> list[RecallConfig]:
+    planned = {name for group in groups for name in group.run_names}
+    return [config for name, config in configs.items() if name not in planned]
+
+
+def _by_cell(configs: Iterable[RecallConfig]) -> dict[str, list[RecallConfig]]:
     cells: dict[str, list[RecallConfig]] = {}
     for config in configs:
         cells.setdefault(json.dumps(config.cell(), sort_keys=True), []).append(config)
+    return cells
+
+
+def _grouped(configs: Iterable[RecallConfig], found: dict[str, tuple[int, int]], *, at_most: int) -> list[Group]:
+    """``found``: for each cell, what `Fitting` returned."""
     groups = []
-    for alike in cells.values():
-        fits, micro_batches = fitting(alike[0])
+    for cell, alike in _by_cell(configs).items():
+        fits, micro_batches = found[cell]
         groups += [Group(tuple(part), micro_batches) for part in _split(alike, min(fits, at_most))]
     return groups
 

@@ -207,7 +207,8 @@ class Replicas:
         return {name: x.to("cpu", copy=True).contiguous() for name, x in tensors.items()}
 
     def load(self, epoch: int, active: list[int], tensors: dict[str, Tensor]) -> None:
-        """Go on from what `tensors` gave, after so many epochs, with these runs."""
+        """Go on from what `tensors` gave, after so many epochs, with these runs. ValueError for another model's."""
+        _check_weights({name: x.shape[1:] for name, x in self.models.weights.items()}, tensors)
         gone = set(self.active) - set(active)
         if gone and self._compiles:
             # Programs are compiled for the first number of runs they see. So that sums are in the same order as if
@@ -224,6 +225,25 @@ class Replicas:
                 self.optimizer.squares[place].copy_(tensors[f"squares.{name}"])
         self.optimizer.num_steps = int(tensors["num_steps"])
         self.epoch = epoch
+
+
+def _check_weights(shapes: dict[str, torch.Size], tensors: dict[str, Tensor]) -> None:
+    """A mixer's code may have changed since, which no config shows: part of the weights would be new, or dropped."""
+    saved = {name.removeprefix("weights."): x.shape[1:] for name, x in tensors.items() if name.startswith("weights.")}
+    different = [
+        f"{name} is {_shape(saved.get(name))} there and {_shape(shapes.get(name))} here"
+        for name in saved | shapes
+        if saved.get(name) != shapes.get(name)
+    ]
+    if different:
+        raise ValueError(
+            f"the checkpoint is another model's: {', '.join(different)}; restore the code it was made with, or begin "
+            "anew in another folder"
+        )
+
+
+def _shape(shape: torch.Size | None) -> str:
+    return "absent" if shape is None else str(tuple(shape))
 
 
 def _check(configs: tuple[RecallConfig, ...], micro_batches: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rebased.runs import Run
 from rebased.training.boards import check_packages
+from rebased.training.building import check_models
 from rebased.training.engines import Engine
 from rebased.training.events import Event, Failed, Planned, Report
 from rebased.training.execute import GroupTask
@@ -27,17 +28,24 @@ class SweepOutcome:
 
 
 def run_sweep(
-    path: Path, configs: Sequence[RecallConfig], engine: Engine, *, report: Report, wandb_project: str | None = None
+    path: Path | str,
+    configs: Sequence[RecallConfig],
+    engine: Engine,
+    *,
+    report: Report,
+    wandb_project: str | None = None,
 ) -> SweepOutcome:
     """Train what is not finished. Killed at any moment and called again, it goes on.
 
-    A group of the folder's plan that has one of these runs is trained whole; the others are left alone.
+    A group of the folder's plan that has one of these runs is trained whole; the others are left alone. ValueError,
+    before anything is trained, for a model that cannot be built.
     """
     check_packages(wandb=wandb_project is not None)
-    sweep = SweepFolder(path)
+    sweep = SweepFolder(Path(path))
+    check_models(config for config in configs if not sweep.has_finished(config))
     groups = extend_plan(sweep, configs, engine.fitting, num_workers=engine.num_workers)
     # Paths are for other processes too, which may be elsewhere.
-    tasks = [GroupTask(path.absolute(), group, wandb_project) for group in groups if _is_left(sweep, group)]
+    tasks = [GroupTask(sweep.path.absolute(), group, wandb_project) for group in groups if _is_left(sweep, group)]
     report(Planned(len(tasks), len(configs), sum(map(sweep.has_finished, configs))))
     failures = []
 

@@ -40,3 +40,10 @@ def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["lm", "demo", "--out", str(tmp_path / "out"), "--device", "tpu"])
     assert result.exit_code == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_losses_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+    """A model that diverged has none, and the command crashed on it after all its work."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 5.8, "tokens_per_second": 10.0}\n')
+    facts = {"parameters": 1, "tokens": 64, "steps": 1, "loss": None, "validation_loss": None}
+    assert "loss 5.80 to —, on text it never saw —; 10 tokens/s" in lm_demo._told(facts, tmp_path, 1.0)

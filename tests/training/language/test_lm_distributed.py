@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from rebased.hf import RebasedConfig, RebasedForCausalLM
 from rebased.models.block import Block
+from rebased.training.language.checkpoints import is_sharded
 
 STEPS = 20
 RATE = 2e-3
@@ -198,6 +199,7 @@ def test_the_trainer_shards(dtype: str, bound: float, tmp_path: Path) -> None:
     assert [line["loss"] for line in two] == pytest.approx([line["loss"] for line in one], abs=bound)
     assert two[-1]["validation_loss"] == pytest.approx(one[-1]["validation_loss"], abs=bound)
     AutoModelForCausalLM.from_pretrained(tmp_path / "two")
+    assert [is_sharded(tmp_path / name / "checkpoints" / "checkpoint-10") for name in ("one", "two")] == [False, True]
 
     for name in ("training.json", "model.safetensors", "checkpoints/checkpoint-12/complete"):
         (tmp_path / "two" / name).unlink()

@@ -1,10 +1,15 @@
-"""The parts of training: order, batches, FLOPs, shares of validation."""
+"""The parts of training: order, batches, records, FLOPs, shares of validation."""
 
+import math
+import sys
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from lm_cases import corpus
+from lm_cases import corpus, small_options, small_run
 
 from rebased.corpora import Windows
 from rebased.hf import RebasedConfig
@@ -13,9 +18,12 @@ from rebased.models import LanguageModel, LayerConfig, ModelConfig
 from rebased.training.language.batches import collate, collate_packed, num_targets
 from rebased.training.language.config import steps_for
 from rebased.training.language.flops import flops_per_token, peak_flops
+from rebased.training.language.job import plan_job
 from rebased.training.language.layout import Processes
+from rebased.training.language.metrics import MetricsFile, StepRecord, read_metrics
 from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
+from rebased.training.language.records import open_records
 from rebased.training.language.validation import shares
 
 # ---- Order ----
@@ -70,6 +78,61 @@ def test_packed_batches() -> None:
         assert labels[0] == -100
         assert (labels[1:] == -100).all() or torch.equal(labels[1:], tokens[1:])
     assert num_targets(batch) == sum(int((row["labels"] != -100).sum()) for row in rows)
+
+
+# ---- Records ----
+
+
+def test_lines_are_json_whatever_the_numbers(tmp_path: Path) -> None:
+    """JSON has neither infinity nor NaN; `rebased.runs` writes null for them, too."""
+    record = StepRecord(
+        step=1,
+        loss=2.0,
+        learning_rate=0.1,
+        grad_norm=math.inf,
+        tokens=3,
+        tokens_per_second=4.0,
+        validation_loss=math.nan,
+    )
+    metrics = MetricsFile(tmp_path, last_step=0)
+    metrics.add(record)
+    metrics.close()
+    assert "Infinity" not in (tmp_path / "metrics.jsonl").read_text()
+    (line,) = read_metrics(tmp_path)
+    assert line == record.to_dict() | {"grad_norm": None, "validation_loss": None}
+    before = (tmp_path / "metrics.jsonl").read_text()
+    MetricsFile(tmp_path, last_step=1).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_runs_in_folders_of_one_name_are_apart_in_weights_and_biases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second would go on with the first one's curves."""
+    told: list[dict[str, Any]] = []
+
+    class Run:
+        def log(self, values: dict[str, float], step: int) -> None:
+            told.append({"step": step} | values)
+
+        def finish(self) -> None:
+            pass
+
+    def init(**settings: Any) -> Run:
+        told.append(settings)
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, __spec__=object()))
+    record = StepRecord(step=1, loss=2.0, learning_rate=0.1, grad_norm=1.0, tokens=3, tokens_per_second=4.0)
+    for seed in (0, 0, 1):
+        out = tmp_path / f"seed{seed}" / "model"
+        job = plan_job(small_run(seed=seed), corpus(), out, small_options(wandb_project="p"))
+        with open_records(job, 0) as records:
+            records.write(record)
+    assert told[1::2] == [record.to_dict()] * 3
+    names = [settings["id"] for settings in told[::2]]
+    assert names[0] == names[1] != names[2]
+    assert all(name.startswith("model-") for name in names)
 
 
 # ---- FLOPs ----

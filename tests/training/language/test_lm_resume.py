@@ -9,7 +9,8 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from lm_cases import STEPS, corpus, history, lines, small_options, small_run, tr
 from safetensors.torch import load_file
 from transformers import Trainer
 
-from rebased.training.language import checkpoints, folder
+from rebased.locks import LockedError, locked
+from rebased.training.language import checkpoints, folder, job
+from rebased.training.language import train as train_module
 from rebased.training.language.checkpoints import CheckpointError, checkpoint_steps
 from rebased.training.language.observer import Observer
 from rebased.training.language.train import train
-from rebased.training.locks import LockedError, locked
 
 DROPPING = {"embedding_dropout": 0.2, "residual_dropout": 0.2}
 """So that random numbers matter."""
@@ -207,6 +209,25 @@ def test_no_space_left(owner_and_name: tuple[Any, str], tmp_path: Path, monkeypa
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("NCCL communicator was aborted on rank 0")],
+    ids=["memory", "another process"],
+)
+def test_an_error_that_is_not_the_disk_s_stays_what_it_is(
+    error: RuntimeError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room on the disk is no remedy for it."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Trainer, "_save", fail)
+    with pytest.raises(type(error)) as caught:
+        train_small(tmp_path)
+    assert caught.value is error
+
+
 def test_no_space_left_for_the_model(undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -351,6 +372,52 @@ def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locked.__wrapped__, "__kwdefaults__", {"patience": 0.0})
     with locked(tmp_path / ".lock", "it"), pytest.raises(LockedError, match="is in use by process"):
         train_small(tmp_path)
+
+
+def let_another_train_first(monkeypatch: pytest.MonkeyPatch, out: Path, config: Any) -> None:
+    """While the next call waits for the lock: it finds a free folder, and has the lock when this run is finished."""
+
+    @contextmanager
+    def locked_after_another(path: Path, what: str) -> Iterator[None]:
+        monkeypatch.setattr(train_module, "locked", locked)
+        train_small(out, config)
+        with locked(path, what):
+            yield
+
+    monkeypatch.setattr(train_module, "locked", locked_after_another)
+
+
+def test_another_run_that_was_faster_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_another_train_first(monkeypatch, tmp_path, small_run(seed=1, steps=6))
+    with pytest.raises(ValueError, match=r"is another run's: seed=2, there 1; steps=12, there 6"):
+        train_small(tmp_path, small_run(seed=2))
+    assert len(lines(tmp_path)) == 6
+
+
+def test_the_same_run_that_was_faster_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_another_train_first(monkeypatch, tmp_path, small_run(steps=6))
+    report: list[Any] = []
+    facts = train(small_run(steps=6), corpus(), tmp_path, small_options(), report=report.append)
+    assert facts == json.loads((tmp_path / "training.json").read_text())
+    assert not report
+
+
+@pytest.mark.parametrize(("there", "asked"), [("sharded", False), ("not sharded", True)])
+def test_a_checkpoint_of_the_other_kind_is_named(
+    there: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards are gone on with by a sharded run alone, and the other way round."""
+    monkeypatch.setattr(job, "_checked_device", lambda *_: "cpu")
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-5"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / ("pytorch_model_fsdp.bin" if there == "sharded" else "optimizer.pt")).touch()
+    checkpoints.mark(checkpoint)
+    message = rf"fsdp={asked} cannot go on from .*checkpoint-5, which is {there}; use fsdp={not asked}"
+    with pytest.raises(ValueError, match=message):
+        job.plan_job(small_run(), corpus(), tmp_path, small_options(fsdp=asked))
+    job.plan_job(small_run(), corpus(), tmp_path, small_options(fsdp=not asked))
+    (tmp_path / "training.json").write_text("{}")  # finished: nothing is gone on with
+    job.plan_job(small_run(), corpus(), tmp_path, small_options(fsdp=asked))
 
 
 # ---- The files ----

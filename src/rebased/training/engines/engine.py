@@ -1,10 +1,15 @@
 """What engines have in common."""
 
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
+from rebased.locks import LockedError
+from rebased.runs import write_text
 from rebased.training.events import Failed, Report
 from rebased.training.execute import GroupTask, train_group
+from rebased.training.folders import SweepFolder
 from rebased.training.recall import RecallConfig
 
 __all__ = ["TRIES", "Engine", "attempt"]
@@ -32,4 +37,17 @@ def attempt(task: GroupTask, device: str, report: Report) -> None:
     try:
         train_group(task, device, report)
     except Exception as error:
-        report(Failed(task.group.name, f"{type(error).__name__}: {error}", retried=False))
+        reason = f"{type(error).__name__}: {error}"
+        report(Failed(task.group.name, reason, retried=False, traceback=_write_traceback(task, error)))
+
+
+def _write_traceback(task: GroupTask, error: Exception) -> Path | None:
+    """Where, if anywhere: a group that another process trains is its to write to, and the disk may be full."""
+    if isinstance(error, LockedError):
+        return None
+    path = SweepFolder(task.sweep).group(task.group.name).error
+    try:
+        write_text(path, "".join(traceback.format_exception(error)))
+    except OSError:
+        return None
+    return path

@@ -64,21 +64,27 @@ class Ray:
             begun[task.group.name] += 1
             return train.remote(task, self.device, events)
 
-        pending = {begin(task): task for task in tasks}
-        while pending:
-            done, _ = ray.wait(list(pending), timeout=_SECONDS_BETWEEN_LOOKS)
-            for event in events.get_nowait_batch(events.qsize()):
-                report(event)
-            for reference in done:
-                task = pending.pop(reference)
-                try:
-                    ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    again = begun[task.group.name] < TRIES
-                    if again:
-                        pending[begin(task)] = task
-                    report(Failed(task.group.name, f"its worker died: {_first_line(error)}", retried=again))
-        events.shutdown()
+        pending: dict[Any, GroupTask] = {}
+        try:
+            for task in tasks:
+                pending[begin(task)] = task
+            while pending:
+                done, _ = ray.wait(list(pending), timeout=_SECONDS_BETWEEN_LOOKS)
+                for event in events.get_nowait_batch(events.qsize()):
+                    report(event)
+                for reference in done:
+                    task = pending.pop(reference)
+                    try:
+                        ray.get(reference)
+                    except ray.exceptions.RayError as error:
+                        again = begun[task.group.name] < TRIES
+                        if again:
+                            pending[begin(task)] = task
+                        report(Failed(task.group.name, f"its worker died: {_first_line(error)}", retried=again))
+        finally:
+            for reference in pending:
+                ray.cancel(reference, force=True)
+            events.shutdown()
 
 
 def _train(task: GroupTask, device: str, events: "Queue") -> None:

@@ -1,11 +1,10 @@
 """Checkpoints on disk. One counts from the moment its marker exists, which is written when all else is on the disk."""
 
-import os
 import shutil
 import zipfile
 from pathlib import Path
 
-from rebased.runs import write_text
+from rebased.runs import sync, write_text
 
 __all__ = [
     "CHECKPOINTS",
@@ -13,6 +12,7 @@ __all__ = [
     "CheckpointError",
     "check_readable",
     "checkpoint_steps",
+    "is_sharded",
     "last_checkpoint",
     "mark",
     "name_of",
@@ -45,6 +45,11 @@ def last_checkpoint(folder: Path) -> Path | None:
     return folder / name_of(steps[-1]) if steps else None
 
 
+def is_sharded(checkpoint: Path) -> bool:
+    """Whether a sharded run (FSDP) wrote it; transformers tells by these names, too."""
+    return any(checkpoint.glob("pytorch_model_fsdp*"))
+
+
 def check_readable(checkpoint: Path) -> None:
     """ValueError, saying what to do, for files that ended too early after all: of a disk that failed, or was full."""
     from safetensors import SafetensorError, safe_open
@@ -65,10 +70,9 @@ def check_readable(checkpoint: Path) -> None:
 def mark(checkpoint: Path) -> None:
     """Make it count: once everything in it is on the disk, not before."""
     for path in (*checkpoint.rglob("*"), checkpoint):
-        _sync(path)
+        sync(path)
     write_text(checkpoint / MARKER, "")
-    _sync(checkpoint)
-    _sync(checkpoint.parent)
+    sync(checkpoint.parent)
 
 
 def prune(folder: Path, keep: int = 0) -> None:
@@ -92,11 +96,3 @@ def _found(folder: Path) -> list[Path]:
 
 def step_of(path: Path) -> int:
     return int(path.name.removeprefix(_PREFIX))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

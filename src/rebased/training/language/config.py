@@ -75,7 +75,7 @@ class LanguageRunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is run. All of it may change when a run is gone on with: losses then differ by rounding, if at all."""
+    """How a run is run. All but `fsdp` may change when it goes on: losses then differ by rounding, if at all."""
 
     device: str = "auto"
     micro_batch: int | None = None
@@ -87,7 +87,7 @@ class RunOptions:
     gradient_checkpointing: bool = False
     """Whether layers are computed again in the backward pass, for memory."""
     fsdp: bool = False
-    """Whether weights are sharded over the processes (FSDP2) instead of copied to each."""
+    """Whether weights are sharded over the processes (FSDP2) instead of copied to each; checkpoints are so, too."""
     checkpoint_every: int = 500
     """Steps between checkpoints; there is always one of the last step."""
     keep: int = 2

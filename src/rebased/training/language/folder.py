@@ -12,7 +12,7 @@ from typing import Any
 
 from rebased.corpora import Corpus
 from rebased.runs import write_text
-from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint
+from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "adopt_model",
     "begin",
     "check_same_run",
+    "check_sharding",
     "describe_run",
     "has_begun",
     "read_training",
@@ -60,6 +61,15 @@ def check_same_run(folder: Path, described: dict[str, Any]) -> None:
     if differing and has_begun(folder):
         told = "; ".join(f"{name}={ours.get(name)!r}, there {theirs.get(name)!r}" for name in differing)
         raise ValueError(f"{folder} is another run's: {told}; choose another folder, or the same options")
+
+
+def check_sharding(folder: Path, *, sharded: bool) -> None:
+    """ValueError if the checkpoint to go on from is of the other kind; from a finished run nobody goes on."""
+    checkpoint = last_checkpoint(folder / CHECKPOINTS)
+    if checkpoint is None or is_sharded(checkpoint) == sharded or (folder / TRAINING).exists():
+        return
+    kind = "not sharded" if sharded else "sharded"
+    raise ValueError(f"fsdp={sharded} cannot go on from {checkpoint}, which is {kind}; use fsdp={not sharded}")
 
 
 def has_begun(folder: Path) -> bool:

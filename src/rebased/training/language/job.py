@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rebased.corpora import Corpus, Windows
 from rebased.training.devices import choose_device
 from rebased.training.language.config import LanguageRunConfig, RunOptions
-from rebased.training.language.folder import check_same_run, describe_run
+from rebased.training.language.folder import check_same_run, check_sharding, describe_run
 from rebased.training.language.layout import Layout, Processes, current_processes, make_layout
 from rebased.training.language.model_config import make_model_config
 
@@ -41,6 +41,11 @@ class Job:
         asked = self.options.compile
         return self.device == "cuda" and self.config.crossing if asked is None else asked
 
+    def check_folder(self) -> None:
+        """ValueError if this is not what goes on from what lies there."""
+        check_same_run(self.out, self.described)
+        check_sharding(self.out, sharded=self.options.fsdp)
+
 
 def plan_job(config: LanguageRunConfig, corpus: Corpus, out: Path, options: RunOptions) -> Job:
     """ValueError, naming what is wrong; ImportError, naming it, for what is not installed."""
@@ -56,9 +61,7 @@ def plan_job(config: LanguageRunConfig, corpus: Corpus, out: Path, options: RunO
             f"corpus {corpus.name!r} has {len(windows)} sequences of seq_len={config.seq_len}, less than one batch of "
             f"batch_size={config.batch_size}"
         )
-    described = describe_run(config, corpus)
-    check_same_run(out, described)
-    return Job(
+    job = Job(
         config=config,
         options=options,
         corpus=corpus,
@@ -68,8 +71,10 @@ def plan_job(config: LanguageRunConfig, corpus: Corpus, out: Path, options: RunO
         layout=layout,
         processes=processes,
         device=device,
-        described=described,
+        described=describe_run(config, corpus),
     )
+    job.check_folder()
+    return job
 
 
 def _checked_device(config: LanguageRunConfig, options: RunOptions, processes: Processes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rebased.runs import METRICS, write_metrics
+from rebased.runs import METRICS, metrics_line, write_metrics
 
 __all__ = ["MetricsFile", "StepRecord", "read_metrics"]
 
@@ -44,7 +44,7 @@ class MetricsFile:
         self._file = self._path.open("a", encoding="utf-8")
 
     def add(self, record: StepRecord) -> None:
-        self._file.write(json.dumps(record.to_dict()) + "\n")
+        self._file.write(metrics_line(record.to_dict()))
         self._file.flush()
 
     def sync(self) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rebased.training.language.boards import Board, open_boards
+from rebased.runs import run_name
+from rebased.training.boards import Board, TensorBoard, WandB
 from rebased.training.language.job import Job
 from rebased.training.language.metrics import MetricsFile, StepRecord
 
@@ -18,8 +19,9 @@ class Records:
     def write(self, record: StepRecord) -> None:
         if self._metrics is not None:
             self._metrics.add(record)
+        step, values = record.step, {name: value for name, value in record.to_dict().items() if name != "step"}
         for board in self._boards:
-            board.write(record)
+            board.write(step, values)
 
     def sync(self) -> None:
         """What was written is then on the disk, whatever happens to the machine."""
@@ -38,9 +40,19 @@ def open_records(job: Job, last_step: int) -> Iterator[Records]:
     """After so many steps. Only the main process's are written."""
     records = Records()
     if job.processes.is_main:
-        metrics = MetricsFile(job.out, last_step)
-        records = Records(metrics, open_boards(job.options, job.out, last_step + 1, job.described))
+        records = Records(MetricsFile(job.out, last_step), _open_boards(job, last_step + 1))
     try:
         yield records
     finally:
         records.close()
+
+
+def _open_boards(job: Job, first_step: int) -> list[Board]:
+    boards: list[Board] = []
+    if job.options.board:
+        boards.append(TensorBoard(job.out, first_step))
+    if job.options.wandb_project is not None:
+        # Folders of different runs may have the same name.
+        name = run_name(job.described, job.out.resolve().name)
+        boards.append(WandB(job.options.wandb_project, name, job.described, job.out))
+    return boards

@@ -15,6 +15,7 @@ from torch.utils.data import Subset
 from rebased.corpora import Corpus, Windows
 from rebased.corpora.windows import spread
 from rebased.environment import describe_environment
+from rebased.locks import locked
 from rebased.training.language import folder as run_folder
 from rebased.training.language.batches import collate, collate_packed
 from rebased.training.language.checkpoints import CHECKPOINTS, check_readable, last_checkpoint, prune, step_of
@@ -27,7 +28,6 @@ from rebased.training.language.order import Order
 from rebased.training.language.records import open_records
 from rebased.training.language.stopping import stopping_after_a_step
 from rebased.training.language.validation import LOGITS_AT_A_TIME, shares, validation_loss
-from rebased.training.locks import locked
 
 if TYPE_CHECKING:
     from rebased.hf import RebasedForCausalLM
@@ -101,6 +101,12 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
     folder = job.out / CHECKPOINTS
     arguments = training_arguments(config, options, job.layout, processes, folder=folder, device=job.device)
     place = torch.device(arguments.device)
+    _wait()  # until the main process has the lock: who had it before may have trained here
+    job.check_folder()
+    finished = run_folder.read_training(job.out)
+    if finished is not None:
+        _leave()
+        return finished
     if processes.is_main:
         run_folder.begin(job.out, job.described)
         prune(folder)

@@ -21,6 +21,9 @@ from rebased.training.language.sharding import SHARDING, embeddings_in_the_root,
 
 __all__ = ["LanguageTrainer", "training_arguments"]
 
+_TORCH_CANNOT_WRITE = ("inline_container", "iostream error")
+"""What torch says of a file it cannot write, in a RuntimeError: the type alone also means CUDA's errors, and NCCL's."""
+
 
 class LanguageTrainer(Trainer):
     def __init__(
@@ -95,10 +98,12 @@ class LanguageTrainer(Trainer):
 
     @contextmanager
     def saving(self, what: str, target: Path) -> Iterator[None]:
-        """Errors of the disk leave nothing half-written there, and say what is left."""
+        """Errors of the disk leave nothing half-written there, and say what is left; others stay what they are."""
         try:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
+            if not _is_of_the_disk(error):
+                raise
             checkpoints.remove(target)
             steps = checkpoints.checkpoint_steps(Path(str(self.args.output_dir)))
             left = f"goes on from step {steps[-1]}" if steps else "begins anew"
@@ -161,6 +166,10 @@ def _without_progress_bars() -> Iterator[None]:
     finally:
         if were_shown:
             logging.enable_progress_bar()
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    return not isinstance(error, RuntimeError) or any(part in str(error) for part in _TORCH_CANNOT_WRITE)
 
 
 def _reason(error: BaseException) -> str:

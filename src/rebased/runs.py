@@ -35,6 +35,8 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
 WEIGHTS = "weights.safetensors"
+TRAINING = "training.json"
+"""Beside a language model: what its training came to."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TRAINING", "Checkpoint", "load_checkpoint"]
+from rebased.runs import TRAINING
 
-TRAINING = "training.json"
-"""What training writes beside the weights."""
+__all__ = ["Checkpoint", "load_checkpoint"]
 
 _CONFIGS = ("config.json", "adapter_config.json")
 """Of a model, and of one that peft made of another."""

@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from rebased.analysis.checks import finite_array
 
-__all__ = ["AffineSummary", "LearnedKernel", "learned_kernel", "parabolas"]
+__all__ = ["AffineSummary", "LearnedKernel", "learned_kernel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,29 +56,12 @@ def learned_kernel(
     """The parabola ``((γ_q·query + β_q)(γ_k·x + β_k))²`` in x, with γ and β the means over a layer's features.
 
     The paper simplifies to one dimension; there the scalar product is x itself for ``query`` = 1. The parabola of the
-    means touches zero, like every feature's own (`parabolas`); the mean of the features' parabolas need not. It is a
-    picture: in F dimensions similarity is the square of a sum over features, and no function of the product alone.
+    means touches zero, like every feature's own; the mean of the features' parabolas need not. It is a picture: in F
+    dimensions similarity is the square of a sum over features, and no function of the product alone.
     """
     queries, keys = _summary("q", gamma_q, beta_q), _summary("k", gamma_k, beta_k)
     height = queries.gamma_mean * query + queries.beta_mean
     return LearnedKernel(queries=queries, keys=keys, slope=height * keys.gamma_mean, shift=height * keys.beta_mean)
-
-
-def parabolas(
-    gamma_q: Float[np.ndarray, "*F"],
-    beta_q: Float[np.ndarray, "*F"],
-    gamma_k: Float[np.ndarray, "*F"],
-    beta_k: Float[np.ndarray, "*F"],
-    *,
-    query: float = 1.0,
-) -> Float[np.ndarray, "3 *F"]:
-    """c0, c1, c2 of ``((γ_q·query + β_q)(γ_k·x + β_k))² = c0 + c1·x + c2·x²``, for each feature."""
-    shapes = [np.shape(values) for values in (gamma_q, beta_q, gamma_k, beta_k)]
-    if len(set(shapes)) > 1:
-        raise ValueError(f"gamma_q, beta_q, gamma_k, beta_k have shapes {shapes}; all must be one: a feature's four")
-    height = finite_array("gamma_q", gamma_q) * query + finite_array("beta_q", beta_q)
-    slope, shift = height * finite_array("gamma_k", gamma_k), height * finite_array("beta_k", beta_k)
-    return np.stack([shift**2, 2 * slope * shift, slope**2])
 
 
 def _summary(side: str, gamma: Float[np.ndarray, "*F"], beta: Float[np.ndarray, "*F"]) -> AffineSummary:

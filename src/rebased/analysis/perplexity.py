@@ -69,6 +69,8 @@ def evaluate(
         if progress is not None:
             progress(start + len(some), len(chosen))
     seconds = time.perf_counter() - begin
+    note = checkpoint.note_on_length(windows.length, was_chosen=config.length is not None)
+    notes = notes if note is None else (*notes, note)
     return _result(tally, replace(config, length=windows.length), windows, notes, seconds)
 
 

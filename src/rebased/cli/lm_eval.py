@@ -88,10 +88,7 @@ def _evaluate(folder: Path, data: Path, config: EvaluationConfig, device: str) -
         def progress(done: int, count: int) -> None:
             status.update(f"{done} of {count} windows")
 
-        found = evaluate(checkpoint, corpus, config, device=device, progress=progress)
-    assert found.config.length is not None
-    note = checkpoint.note_on_length(found.config.length, was_chosen=config.length is not None)
-    evaluation = found if note is None else dataclasses.replace(found, notes=(*found.notes, note))
+        evaluation = evaluate(checkpoint, corpus, config, device=device, progress=progress)
     print_evaluation(evaluation, corpus.name, make_console())
     return _record(evaluation, checkpoint, corpus.name, device)
 

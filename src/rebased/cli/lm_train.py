@@ -11,6 +11,7 @@ import torch
 import typer
 
 from rebased.cli.console import fail
+from rebased.runs import TRAINING
 from rebased.training.devices import choose_device
 from rebased.training.language.config import DTYPES, LanguageRunConfig, RunOptions, steps_for
 from rebased.training.language.layout import current_processes
@@ -81,7 +82,6 @@ def train(
     The defaults are the paper's: AdamW, 20,000 steps of 1024 sequences of 4096 tokens. In each of torchrun's or
     accelerate's processes it trains a share of every step.
     """
-    from rebased.training.language.folder import TRAINING
     from rebased.training.language.model_config import read_changes
 
     try:

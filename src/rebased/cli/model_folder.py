@@ -4,8 +4,9 @@ from pathlib import Path
 
 import typer
 
+from rebased.runs import TRAINING
 from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint
-from rebased.training.language.folder import RUN, TRAINING
+from rebased.training.language.folder import RUN
 
 __all__ = ["check_model_folder"]
 

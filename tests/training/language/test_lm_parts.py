@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lm_cases import corpus, small_options, small_run
+from typing_extensions import override
 
 from rebased.corpora import Windows
 from rebased.hf import RebasedConfig
@@ -24,6 +25,7 @@ from rebased.training.language.metrics import MetricsFile, StepRecord, read_metr
 from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
 from rebased.training.language.records import open_records
+from rebased.training.language.trainer import check_overrides
 from rebased.training.language.validation import shares
 
 # ---- Order ----
@@ -217,3 +219,17 @@ def test_settings() -> None:
         "position_embedding_type": "none",
         "fused_loss": True,
     }
+
+
+def test_a_method_that_transformers_has_renamed_is_named() -> None:
+    class Base:
+        def log(self) -> None: ...
+
+    class Ours(Base):
+        @override
+        def log(self) -> None: ...
+
+    check_overrides(Ours)
+    del Base.log
+    with pytest.raises(ImportError, match=r"transformers has no Trainer\.log, which rebased relies on"):
+        check_overrides(Ours)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora import Corpus
-from rebased.runs import write_text
+from rebased.runs import TRAINING, write_text
 from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 
 __all__ = [
     "RUN",
-    "TRAINING",
     "adopt_model",
     "begin",
     "check_same_run",
@@ -29,7 +28,6 @@ __all__ = [
 ]
 
 RUN = "run.json"
-TRAINING = "training.json"
 
 
 def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:

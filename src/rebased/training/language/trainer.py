@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import logging
+from typing_extensions import override
 
 from rebased.training.language import checkpoints
 from rebased.training.language.checkpoints import CheckpointError
@@ -48,14 +49,17 @@ class LanguageTrainer(Trainer):
         model: Any = self.model
         model.config.use_cache = True  # the base class changes it, and it would be saved so
 
+    @override
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """The dataset itself is in order; batches are dealt to the processes in turn."""
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         return SequentialSampler(dataset)
 
+    @override
     def get_decay_parameter_names(self, model: Any) -> list[str]:
         return decayed(model)
 
+    @override
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
@@ -63,25 +67,30 @@ class LanguageTrainer(Trainer):
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    @override
     def _prepare_for_training(self, *arguments: Any, **options: Any) -> Any:
         with embeddings_in_the_root(self.model) if self.is_fsdp_enabled else nullcontext():
             return super()._prepare_for_training(*arguments, **options)  # type: ignore[no-untyped-call]
 
+    @override
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
         """Accelerate's own way, but for shards, of which it would rather make bf16 weights."""
         if self.is_fsdp_enabled and self.args.bf16:
             return torch.autocast(self.args.device.type, torch.bfloat16)
         return super().autocast_smart_context_manager(cache_enabled)
 
+    @override
     def log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
         """All that is logged goes to a file of ours; checkpoints need not have it, too."""
         super().log(logs, *arguments, **options)
         self.state.log_history.clear()
 
+    @override
     def _save(self, *arguments: Any, **options: Any) -> None:
         with _without_progress_bars():
             super()._save(*arguments, **options)
 
+    @override
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """CheckpointError, saying what is left, if the disk is full or fails."""
         folder = Path(str(self.args.output_dir))
@@ -110,6 +119,16 @@ class LanguageTrainer(Trainer):
             raise CheckpointError(
                 f"{what} could not be written ({_reason(error)}); make room, and the same command {left}"
             ) from error
+
+
+def check_overrides(trainer: type) -> None:
+    """ImportError for a method that its base class does not know: a library that has renamed it would never call it."""
+    for name, function in vars(trainer).items():
+        if getattr(function, "__override__", False) and not hasattr(trainer.__base__, name):
+            raise ImportError(f"transformers has no Trainer.{name}, which rebased relies on; 5.13 to 5.22 have it")
+
+
+check_overrides(LanguageTrainer)
 
 
 def training_arguments(

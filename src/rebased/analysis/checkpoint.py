@@ -1,8 +1,6 @@
 """A language model on disk: weights and configuration as transformers saves them, and what is known of its training."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,10 +69,10 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    import rebased.hf  # noqa: F401  # its classes are found from now on
+    from rebased.hf.quietly import without_progress_bars  # and transformers finds the classes of rebased.hf from now on
 
     try:
-        with _without_progress_bars():
+        with without_progress_bars():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
             )
@@ -89,20 +87,6 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
             f"{folder} lacks weights of its model, or has them in other shapes: {', '.join(map(str, wrong))}"
         )
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, training=_read_training(folder / TRAINING))
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """A model on the disk is read in a moment, and a bar would stand before the command's own lines."""
-    from transformers.utils import logging
-
-    were_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if were_shown:
-            logging.enable_progress_bar()
 
 
 def _read_training(path: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainingArguments
-from transformers.utils import logging
 from typing_extensions import override
 
+from rebased.hf.quietly import without_progress_bars
 from rebased.training.language import checkpoints
 from rebased.training.language.checkpoints import CheckpointError
 from rebased.training.language.config import LanguageRunConfig, RunOptions
@@ -87,7 +87,7 @@ class LanguageTrainer(Trainer):
 
     @override
     def _save(self, *arguments: Any, **options: Any) -> None:
-        with _without_progress_bars():
+        with without_progress_bars():
             super()._save(*arguments, **options)
 
     @override
@@ -173,18 +173,6 @@ def training_arguments(
         _ = arguments.device
         arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """Else every checkpoint has one."""
-    were_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if were_shown:
-            logging.enable_progress_bar()
 
 
 def _is_of_the_disk(error: Exception) -> bool:

@@ -45,7 +45,7 @@ def main(folder: Path = Path("runs/compare_mixers"), epochs: int = 4, num_train:
     (found,) = compare_kernels(accuracies)
     print(f"{found.a} less {found.b}: {found.difference:+.3f}, over {found.num_runs} pairs of runs")
     if found.interval is not None:
-        print(f"95 % interval: {found.interval[0]:+.3f} to {found.interval[1]:+.3f}")
+        print(f"95 % interval: {found.interval.low:+.3f} to {found.interval.high:+.3f}")
     verdict = found.verdict.replace("a better", f"{found.a} is better").replace("b better", f"{found.b} is better")
     print(f"p = {found.p_value:.4f}, and could not be below {found.test.smallest_p:.4f} with so few runs: {verdict}")
 

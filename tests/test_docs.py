@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -89,14 +90,16 @@ def quoted_rates(num_columns: int) -> dict[int, list[str]]:
     return cells
 
 
+def rates(*measurements: Any, digits: int) -> list[str]:
+    return [f"{round(each.tokens_per_second, -digits):,.0f}" for each in measurements]
+
+
 def test_the_readme_quotes_its_benchmark_of_training() -> None:
     result = TrainBenchResult.from_json(json.loads((ROOT / "benchmarks" / "lm-train-h200.json").read_text()))
     found = {(each.model, each.length): each for each in result.measurements}
     for length, cells in quoted_rates(5).items():
         ours, based, attention = (found[name, length] for name in ("rebased", "based", "attention"))
-        for each, quoted in zip((ours, based, attention), cells[:3], strict=True):
-            assert each.tokens_per_second is not None
-            assert quoted == f"{round(each.tokens_per_second, -3):,.0f}"
+        assert cells[:3] == rates(ours, based, attention, digits=3)
         assert cells[3].startswith(f"{ours.speedup:.2f}×")
 
 
@@ -105,9 +108,7 @@ def test_the_readme_quotes_its_benchmark_of_generation() -> None:
     found = {(each.model, each.context): each for each in result.measurements}
     for context, cells in quoted_rates(7).items():
         ours, based, attention = (found[name, context] for name in ("rebased", "based", "attention"))
-        for each, quoted in zip((ours, based, attention), cells[:3], strict=True):
-            assert each.tokens_per_second is not None
-            assert quoted == f"{round(each.tokens_per_second, -2):,.0f}"
+        assert cells[:3] == rates(ours, based, attention, digits=2)
         assert cells[3] == f"{ours.speedup:.1f}×"
         assert cells[4] == f"{(ours.held_bytes or 0) / 2**20:.0f} MiB"
         assert float(cells[5].removesuffix(" GiB")) == pytest.approx((attention.held_bytes or 0) / 2**30, rel=0.03)

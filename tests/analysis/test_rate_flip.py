@@ -115,13 +115,16 @@ def test_keeps_its_level(num_rates: int, other_sd: float) -> None:
 def test_the_interval_is_what_the_test_does_not_refuse() -> None:
     generator = np.random.default_rng(2)
     a, b = tables(generator, [5] * 4, 3), tables(generator, [5] * 4, 3)
-    low, high = flip_interval(a, b, num_flips=500)
+    found = flip_interval(a, b, num_flips=500)
+    assert found is not None
+    low, high = found.low, found.high
     assert low < rate_flip_test(a, b).mean_difference < high
     for shift, is_refused in ((low - 1e-3, True), (low + 1e-3, False), (high - 1e-3, False), (high + 1e-3, True)):
         p = rate_flip_test(a, [table + shift for table in b], num_flips=500).p_value
         assert (p < 0.05) == is_refused
     moved = flip_interval([table + 0.25 for table in a], b, num_flips=500)
-    assert moved == pytest.approx((low + 0.25, high + 0.25), abs=1e-4)
+    assert moved is not None
+    assert (moved.low, moved.high) == pytest.approx((low + 0.25, high + 0.25), abs=1e-4)
 
 
 def test_few_runs_have_no_interval() -> None:

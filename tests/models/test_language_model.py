@@ -372,9 +372,9 @@ def test_labels_give_losses(with_at: bool) -> None:
 @pytest.mark.parametrize(
     ("tokens", "labels", "match"),
     [
-        ([[1, -1, 2]], None, "tokens reach from -1 to 2; the vocabulary has 0 to 15"),
-        ([[1, 16, 2]], None, "tokens reach from 1 to 16"),
-        ([[1, 2, 3]], [[-100, 16, 2]], "labels reach from 0 to 16"),
+        ([[1, -1, 2]], None, "tokens has tokens from -1 to 2; the vocabulary has 0 to 15"),
+        ([[1, 16, 2]], None, "tokens has tokens from 1 to 16"),
+        ([[1, 2, 3]], [[-100, 16, 2]], "labels has tokens from 0 to 16"),
     ],
 )
 def test_words_beyond_the_vocabulary(tokens: list[list[int]], labels: list[list[int]] | None, match: str) -> None:

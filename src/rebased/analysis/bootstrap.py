@@ -31,7 +31,7 @@ class Interval:
     confidence: float
     """Such as 0.95."""
     method: str
-    """One of `METHODS`."""
+    """One of `METHODS`; "flips" if a test was asked instead (`rebased.analysis.rate_flip.flip_interval`)."""
 
 
 def mean_interval(

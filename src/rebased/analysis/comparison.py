@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 from jaxtyping import Float
 
+from rebased.analysis.bootstrap import Interval
 from rebased.analysis.checks import check_fraction, finite_array
 from rebased.analysis.effect import cliffs_delta, hedges_gz
 from rebased.analysis.held_out import held_out
@@ -36,7 +37,7 @@ class Comparison:
     mean_b: float
     difference: float
     """mean_a - mean_b."""
-    interval: tuple[float, float] | None
+    interval: Interval | None
     """Of the difference: what the test does not refuse at ``alpha``; not corrected for the number of pairs. None where
     there are too few runs for it to refuse anything, or if it was not asked for."""
     effect: float | None
@@ -100,7 +101,7 @@ def compare_kernels(
     tests = [rate_flip_test(pair.a, pair.b, block, seed=seed) for pair, block in zip(pairs, blocks, strict=True)]
     adjusted = holm(np.array([test.p_value for test in tests]))
 
-    def interval(pair: _Pair, block: list[int] | None) -> tuple[float, float] | None:
+    def interval(pair: _Pair, block: list[int] | None) -> Interval | None:
         return flip_interval(pair.a, pair.b, block, confidence=1 - alpha, seed=seed) if intervals else None
 
     return tuple(

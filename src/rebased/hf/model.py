@@ -15,6 +15,7 @@ from rebased.hf.fused_loss import fused_causal_loss
 from rebased.hf.packing import borders_of
 from rebased.hf.replaying import Replayer
 from rebased.models import LanguageModel
+from rebased.models.language_model import check_words
 
 __all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
 
@@ -137,12 +138,7 @@ class RebasedModel(RebasedPreTrainedModel):
         """One generated token is in the vocabulary; asking a GPU about it would make every step wait."""
         is_asked = tokens.device.type == "cpu" or tokens.shape[1] > 1
         if is_asked and tokens.numel() and not torch.compiler.is_compiling() and not _is_capturing(tokens):
-            least, most = torch.aminmax(tokens)
-            size = self.backbone.embedding.num_embeddings
-            if least < 0 or most >= size:
-                raise ValueError(
-                    f"input_ids has tokens from {int(least)} to {int(most)}; the vocabulary has 0 to {size - 1}"
-                )
+            check_words("input_ids", tokens, self.backbone.embedding.num_embeddings)
         return tokens
 
 

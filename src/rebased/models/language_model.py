@@ -17,7 +17,7 @@ from rebased.ops.cross_entropy import linear_cross_entropy
 from rebased.ops.embedding import embedding
 from rebased.ops.positions import token_counts, token_positions
 
-__all__ = ["LanguageModel"]
+__all__ = ["LanguageModel", "check_words"]
 
 
 class LanguageModel(nn.Module):
@@ -82,7 +82,7 @@ class LanguageModel(nn.Module):
     def _losses(self, x: Tensor, labels: Tensor) -> Float[Tensor, "B P"]:
         if labels.shape != x.shape[:2]:
             raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}")
-        _check_words("labels", labels.clamp(min=0), self.embedding.num_embeddings)
+        _check_on_a_cpu("labels", labels.clamp(min=0), self.embedding.num_embeddings)
         losses = linear_cross_entropy(x.flatten(0, 1), self.embedding.weight, labels.flatten().clamp(min=0))
         return losses.view(labels.shape).where(labels >= 0, 0.0)
 
@@ -101,7 +101,7 @@ class LanguageModel(nn.Module):
         ``embeddings`` take the place of the tokens', which then only say how many there are.
         """
         _check_tokens(tokens)
-        _check_words("tokens", tokens, self.embedding.num_embeddings)
+        _check_on_a_cpu("tokens", tokens, self.embedding.num_embeddings)
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
         if cu_seqlens is not None:
             cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
@@ -158,16 +158,22 @@ def _call(block: Block, *arguments: Any, **options: Any) -> tuple[Tensor, Any]:
     return result
 
 
-def _check_words(name: str, words: Tensor, vocab_size: int) -> None:
-    """An index from the end would be taken for a word. Only a CPU is asked: on others every call would wait."""
+def check_words(name: str, words: Tensor, vocab_size: int) -> None:
+    """ValueError for one beyond the vocabulary; an index from the end would be taken for a word."""
+    least, most = torch.aminmax(words)
+    if least < 0 or most >= vocab_size:
+        raise ValueError(
+            f"{name} has tokens from {int(least)} to {int(most)}; the vocabulary has 0 to {vocab_size - 1}"
+        )
+
+
+def _check_on_a_cpu(name: str, words: Tensor, vocab_size: int) -> None:
+    """Other devices are not asked: every call would wait for them."""
     is_traced = (
         torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or type(words) is not Tensor
     )
-    if words.device.type != "cpu" or is_traced or not words.numel():
-        return
-    least, most = torch.aminmax(words)
-    if least < 0 or most >= vocab_size:
-        raise ValueError(f"{name} reach from {int(least)} to {int(most)}; the vocabulary has 0 to {vocab_size - 1}")
+    if words.device.type == "cpu" and not is_traced and words.numel():
+        check_words(name, words, vocab_size)
 
 
 def _check_tokens(tokens: Tensor) -> None:

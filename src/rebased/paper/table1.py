@@ -82,7 +82,7 @@ def _comparison(each: Comparison) -> Data:
         "a": each.a,
         "b": each.b,
         "difference": each.difference,
-        "interval": None if each.interval is None else list(each.interval),
+        "interval": None if each.interval is None else [each.interval.low, each.interval.high],
         "effect": each.effect if each.effect is not None and math.isfinite(each.effect) else None,
         "cliffs_delta": each.cliffs_delta,
         "num_runs": each.num_runs,

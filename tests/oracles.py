@@ -93,22 +93,22 @@ def by_cumulative_sums(
 
 
 def with_gradients(
-    run: Callable[..., tuple[Tensor, KernelState]], leaves: dict[str, Tensor], *, seed: int = 0
+    run: Callable[..., Tensor | tuple[Tensor, KernelState]], leaves: dict[str, Tensor], *, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Output, final state, and every leaf's gradient of one fixed random functional of them."""
-    out, state = run()
+    """Output, final state if there is one, and every leaf's gradient of one fixed random functional of them."""
+    found = run()
+    outputs = {"out": found}
+    if isinstance(found, tuple):
+        out, state = found
+        outputs = {"out": out, "state.values": state.values, "state.normalizer": state.normalizer}
     generator = torch.Generator().manual_seed(seed)
     loss = torch.zeros((), dtype=torch.float64, requires_grad=True)  # no tokens at all leave no graph of their own
-    for result in (out, state.values, state.normalizer):
+    for result in outputs.values():
         weights = torch.randn(result.shape, generator=generator, dtype=torch.float64) / max(result.numel(), 1) ** 0.5
         loss = loss + (result.double() * weights.to(result.device)).sum().cpu()
     names = [name for name, leaf in leaves.items() if leaf.requires_grad]
     grads = torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True)
-    results = {
-        "out": out.detach(),
-        "state.values": state.values.detach(),
-        "state.normalizer": state.normalizer.detach(),
-    }
+    results = {name: x.detach() for name, x in outputs.items()}
     for name, grad in zip(names, grads, strict=True):
         results[f"d{name}"] = torch.zeros_like(leaves[name]) if grad is None else grad
     return results

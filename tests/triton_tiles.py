@@ -20,6 +20,8 @@ def small_tiles(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
         forward=tile,
         query_grads=tile,
         key_grads=tile,
+        few_queries=64,
+        few_queries_grads=tile,
     )
 
 

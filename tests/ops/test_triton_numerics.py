@@ -24,24 +24,25 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NATIVE = torch.cuda.is_available()
 
 
-def run(case: Case, backend: str) -> dict[str, torch.Tensor]:
-    found = with_gradients(lambda: case.call(kernel_attention, return_state=True, backend=backend), case.leaves)
+def run(case: Case, backend: str, *, with_state: bool = True) -> dict[str, torch.Tensor]:
+    found = with_gradients(lambda: case.call(kernel_attention, return_state=with_state, backend=backend), case.leaves)
     return {name: x.cpu() for name, x in found.items()}
 
 
-def assert_matches_reference(case: Case, dtype: torch.dtype) -> None:
+def assert_matches_reference(case: Case, dtype: torch.dtype, *, with_state: bool = True) -> None:
     """Within the dtype's bound, or near what rounding does to two other formulations of the same sums."""
     rounded = case.to("cpu", dtype)
     exact = rounded.to("cpu", torch.float64)
-    expected = run(exact, "reference")
-    directly = run(rounded, "reference")
+    expected = run(exact, "reference", with_state=with_state)
+    directly = run(rounded, "reference", with_state=with_state)
     single = rounded.to("cpu", torch.float32)
-    through_sums = with_gradients(lambda: single.call(by_cumulative_sums), single.leaves)
+    results = slice(None) if with_state else 0
+    through_sums = with_gradients(lambda: single.call(by_cumulative_sums)[results], single.leaves)
     baseline = {
         name: max((directly[name], through_sums[name]), key=lambda x: relative_rms(x, want))
         for name, want in expected.items()
     }
-    actual = run(case.to(DEVICE, dtype), "triton")
+    actual = run(case.to(DEVICE, dtype), "triton", with_state=with_state)
     assert_close_in(dtype, actual, expected, baseline, floor=case.grad_floor(expected["out"]))
 
 
@@ -57,6 +58,41 @@ def test_equals_the_reference(case: Case, dtype: torch.dtype, directly: bool) ->
     plan._make_plan.cache_clear()
     with mock.patch.object(plan, "pays_directly", return_value=directly):  # few queries either way
         assert_matches_reference(case, dtype)
+
+
+@st.composite
+def few_queries(draw: st.DrawFn) -> Case:
+    """Queries at some positions, as many heads of keys as of queries, no state: what one walk over the keys may do."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    batch_size, num_heads, feature_dim = draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 18))
+    length, num_queries = draw(st.integers(1, 70)), draw(st.integers(1, 40))
+    leaves: dict[str, torch.Tensor] = {}
+    kernel = make_kernel(draw(st.sampled_from(POLYNOMIALS)), num_heads, feature_dim, leaves, generator)
+    arguments: dict[str, Any] = {
+        "normalize": draw(st.booleans()),
+        "scale": draw(st.sampled_from([None, 0.7])),
+        "at": torch.randint(0, length, (batch_size, num_queries), generator=generator),
+    }
+    if draw(st.booleans()):
+        arguments["key_mask"] = torch.rand(batch_size, length, generator=generator) < draw(st.sampled_from([0.0, 0.7]))
+    shapes = {"q": (num_queries, feature_dim), "k": (length, feature_dim)}
+    for name, (rows, width) in (shapes | {"v": (length, draw(st.sampled_from([1, 2, 5, 17])))}).items():
+        leaves[name] = torch.randn(batch_size, rows, num_heads, width, dtype=torch.float64, generator=generator)
+    return Case(kernel, leaves, arguments)
+
+
+@pytest.mark.usefixtures("interpretable")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(case=few_queries())
+@settings(max_examples=30)
+def test_few_queries_walk_once(case: Case, dtype: torch.dtype) -> None:
+    plan._make_plan.cache_clear()
+    with (
+        mock.patch.object(plan, "pays_directly", return_value=True),
+        mock.patch.object(Plan, "few_queries_grads", autospec=True, side_effect=Plan.few_queries_grads) as walk,
+    ):
+        assert_matches_reference(case, dtype, with_state=False)
+    walk.assert_called_once()
 
 
 # Each of these compiles its own kernels, for seconds: few shapes, and a name to run some of them in each of several

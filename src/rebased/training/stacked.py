@@ -19,14 +19,6 @@ __all__ = ["StackedModels"]
 
 Weights = dict[str, Tensor]
 
-_COMPILER_OPTIONS: dict[str, Any] = {
-    # The compiler times variants of a kernel that add in other orders, and would not always choose the same.
-    "deterministic": True,
-    # Without timing it would not pad matrices either. Values are 12 wide at d = 16 and 60 at d = 64: two products with
-    # such rows, which do not begin at multiples of 16 bytes, took a fifth of a step.
-    "force_shape_pad": True,
-}
-
 
 class StackedModels:
     """R models with weights (R, …), each initialised from a seed of its own.
@@ -67,7 +59,7 @@ class StackedModels:
         }
         # A function of the template, not of this object: a cycle would keep a GPU's memory until it is found.
         losses = torch.vmap(partial(_mean_loss, self._template), in_dims=(0, 0, 0, 0, 0, None))
-        self._losses = torch.compile(losses, options=_COMPILER_OPTIONS) if compile else losses
+        self._losses = torch.compile(losses, options=_compiler_options()) if compile else losses
         self._records = compile and self.device.type == "cuda"
         self._recorded_step: RecordedCall | None = None
         self._recorded_test: RecordedCall | None = None
@@ -155,6 +147,19 @@ class StackedModels:
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, self._autocast)
+
+
+def _compiler_options() -> dict[str, Any]:
+    from rebased.training.long_sums import SplitLongSums  # loads the compiler, which takes seconds
+
+    return {
+        # The compiler times variants of a kernel that add in other orders, and would not always choose the same.
+        "deterministic": True,
+        # Without timing it would not pad matrices either. Values are 12 wide at d = 16 and 60 at d = 64: two products
+        # with such rows, which do not begin at multiples of 16 bytes, took a fifth of a step.
+        "force_shape_pad": True,
+        "post_grad_custom_pre_pass": SplitLongSums(),
+    }
 
 
 def _mean_loss(

@@ -2,11 +2,13 @@
 
 Forward: states before each chunk (in segments, where one walk per sequence would leave the card idle), then outputs,
 all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end;
-gradients of keys and values. Features exist on chip only; nothing is added atomically, so results do not vary from run
+gradients of keys and values. Queries at so few positions that they meet all keys directly take one kernel for all
+gradients. Features exist on chip only; nothing is added atomically, so results do not vary from run
 to run.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -128,10 +130,13 @@ class _Call:
         self.grad_dtype = grad_dtype
         """Of the gradients of queries and keys, if not their own."""
         self.plan: Plan = plan_of(a)
-        self.gathered: Gathered | None = None
-        if self.plan.is_gathered:
-            assert a.at is not None
-            self.gathered = gather_queries(a.at, self._chunks())
+
+    @cached_property
+    def gathered(self) -> Gathered | None:
+        if not self.plan.is_gathered:
+            return None
+        assert self.a.at is not None
+        return gather_queries(self.a.at, self._chunks())
 
     def _chunks(self) -> Tensor:
         a, chunk = self.a, self.plan.tuning.chunk
@@ -196,6 +201,8 @@ def _forward(call: _Call, *, return_sums: bool) -> tuple[Tensor, Tensor, Tensor 
 def _backward(
     call: _Call, out: Tensor, normalizer: Tensor, dout: Tensor, dsums: Tensor | None, *, coefficients: bool
 ) -> Grads:
+    if call.plan.walks_once and call.a.state_values is None and dsums is None:
+        return _few_queries_grads(call, normalizer, dout, coefficients=coefficients)
     dq, weights, factors, dcoefficients = _query_grads(call, out, normalizer, dout, coefficients=coefficients)
     suffix, after, total = _query_states(call, factors, dout, weights, dsums)
     dk, dv = _key_grads(call, normalizer, dout, weights, suffix, after, has_initial=dsums is not None)
@@ -203,6 +210,35 @@ def _backward(
     if total is not None:
         dstate = call.plan.layout.to_square_transposed(_with_moments(call.plan, total))
     return Grads(dq, dk, dv, dcoefficients, dstate)
+
+
+def _few_queries_grads(call: _Call, normalizer: Tensor, dout: Tensor, *, coefficients: bool) -> Grads:
+    a, plan = call.a, call.plan
+    assert a.at is not None
+    B, P, H = a.q.shape[:3]
+    dq, dk = (torch.empty_like(x, dtype=call.grad_dtype, memory_format=torch.contiguous_format) for x in (a.q, a.k))
+    dv = torch.empty_like(a.v, memory_format=torch.contiguous_format)
+    dcoefficients = a.q.new_empty(B, H, len(a.degrees), dtype=torch.float32) if coefficients else None
+    plan.few_queries_grads(coefficients=coefficients)(
+        B * H,
+        [
+            a.q,
+            a.k,
+            a.v,
+            normalizer,
+            dout,
+            dq,
+            dk,
+            dv,
+            _or(dcoefficients, normalizer),
+            _or(a.key_mask, a.q),
+            _or(a.coefficients, normalizer),
+            a.at.contiguous(),
+        ],
+        [*plan.strides, P, a.k.shape[1], H],
+        [a.scale],
+    )
+    return Grads(dq, dk, dv, dcoefficients, None)
 
 
 def _query_grads(

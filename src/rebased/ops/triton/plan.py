@@ -14,6 +14,7 @@ import triton.language as tl
 from rebased.ops.arguments import Arguments
 from rebased.ops.blocks import pays_directly
 from rebased.ops.dtypes import rounding
+from rebased.ops.triton.few_queries_grads import few_queries_grads_kernel
 from rebased.ops.triton.forward import forward_kernel
 from rebased.ops.triton.key_grads import key_grads_kernel
 from rebased.ops.triton.launch import Launcher
@@ -23,6 +24,8 @@ from rebased.ops.triton.query_grads import query_grads_kernel
 from rebased.ops.triton.states import segment_scan_kernel, shift_kernel, states_kernel
 from rebased.ops.triton.tuning import Tile, for_few_queries, tuning
 
+SHORT_WALK = 512
+"""Keys that a program may walk alone though most of the card is idle: one more kernel would take longer."""
 SCAN_BLOCK = 128
 """Numbers of a state that a program sums at a time."""
 SHIFT_BLOCK = 1024
@@ -118,6 +121,14 @@ class Plan:
         return is_possible and pays_directly(queries, self.s.k_shape[1], *sizes)
 
     @cached_property
+    def walks_once(self) -> bool:
+        """Whether one program for each head has all of its queries and makes all gradients; without states."""
+        num_queries, most = self.s.q_shape[1], self.tuning.few_queries
+        is_possible = self._is_direct and num_queries <= most and self.num_heads == self.num_key_heads
+        is_short, num_programs = self.s.k_shape[1] <= SHORT_WALK, self.s.q_shape[0] * self.num_heads
+        return is_possible and (is_short or num_programs >= self.tuning.enough_programs)
+
+    @cached_property
     def is_gathered(self) -> bool:
         """Whether queries are sorted by chunk; without causality they need be only where sequences are packed."""
         return self.s.has_positions and (self.s.causal or self.s.is_packed)
@@ -206,6 +217,19 @@ class Plan:
             }
 
         return self._launcher(("key_grads", has_state, has_initial), key_grads_kernel, constants, tile)
+
+    def few_queries_grads(self, *, coefficients: bool) -> Launcher:
+        tile = self.tuning.few_queries_grads
+
+        def constants() -> dict[str, Any]:
+            found = self._tile_constants(tile, has_table=False, has_state=False, has_initial=False) | {
+                "EVEN_QUERIES": self.s.q_shape[1] == tile.rows,
+                "EVEN_KEYS": self.s.k_shape[1] % tile.columns == 0,
+                "COEFFICIENT_GRADS": coefficients,
+            }
+            return {name: value for name, value in found.items() if name in few_queries_grads_kernel.arg_names}
+
+        return self._launcher(("few_queries_grads", coefficients), few_queries_grads_kernel, constants, tile)
 
     def states(
         self,

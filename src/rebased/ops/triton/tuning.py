@@ -14,7 +14,7 @@ class Tile:
     rows: int
     """Queries, for gradients of keys keys, that a program has at a time; a divisor of the chunk."""
     columns: int
-    """What they meet at a time; a divisor of ``rows``."""
+    """What they meet at a time; a divisor of ``rows``, or where all keys are one chunk, of that."""
     num_i: int
     """Of the features x_i·x_j, the number of values of i at a time."""
     num_warps: int
@@ -35,6 +35,9 @@ class Tuning:
     forward: Tile
     query_grads: Tile
     key_grads: Tile
+    few_queries: int
+    """Up to so many, one program has all of a head and makes all gradients."""
+    few_queries_grads: Tile
     segmented_key_grads: Tile | None = None
     """Where sequences are cut into segments, if not the same."""
 
@@ -56,6 +59,8 @@ def tuning(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
             forward=replace(tile, num_warps=2),
             query_grads=tile,
             key_grads=tile,
+            few_queries=64,
+            few_queries_grads=tile,
             # The second state of a segment does not fit into one warp's registers: 3.9 ms instead of 0.74.
             segmented_key_grads=replace(tile, num_i=8, num_warps=4, num_stages=2, max_registers=128),
         )
@@ -68,16 +73,25 @@ def tuning(dtype: torch.dtype, feature_dim: int, head_dim: int) -> Tuning:
         forward=replace(tile, num_stages=1 if narrow else 2),
         query_grads=replace(tile, num_stages=3 if is_half else 2),
         key_grads=replace(tile, columns=32, num_stages=3 if is_half and head_dim == 64 else 2),
+        # A float32 product is made of three, and its operands fill the registers.
+        few_queries=64 if is_half else 32 if feature_dim <= 16 and head_dim <= 64 else 0,
+        few_queries_grads=tile,
     )
 
 
 def for_few_queries(base: Tuning, num_queries: int, num_keys: int) -> Tuning:
     """All keys are one chunk: there are no states, and tiles are as high as the queries are many."""
-    rows = min(base.forward.rows, max(16, triton.next_power_of_2(num_queries)))
-    columns = min(base.forward.columns, rows)
+    height = max(16, triton.next_power_of_2(num_queries))
+    rows = min(base.forward.rows, height)
+    forward = replace(base.forward, rows=rows, columns=min(base.forward.columns, rows))
+    few_queries_grads = replace(base.few_queries_grads, rows=height)
+    if height <= 32 and base.few_queries_grads.num_warps == 1:  # small tiles: more programs, or more keys at a time
+        forward = replace(forward, columns=64, num_stages=2)
+        few_queries_grads = replace(few_queries_grads, max_registers=128)
     return replace(
         base,
         chunk=max(base.chunk, triton.next_power_of_2(num_keys)),
-        forward=replace(base.forward, rows=rows, columns=columns),
+        forward=forward,
         query_grads=replace(base.query_grads, rows=rows, columns=min(base.query_grads.columns, rows)),
+        few_queries_grads=few_queries_grads,
     )

@@ -1,0 +1,52 @@
+"""Products cut by the compiler: where, and that they are the same products."""
+
+import pytest
+import torch
+from torch import fx
+
+from rebased.training.long_sums import SplitLongSums
+
+
+class Recorded(SplitLongSums):
+    """Keeps the number of parts of each product."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__(**sizes)
+        self.parts: list[int] = []
+
+    def __call__(self, graph: fx.Graph) -> None:
+        before = _batches(graph)
+        super().__call__(graph)
+        self.parts += [new // old for old, new in zip(before, _batches(graph), strict=True)]
+
+
+def _batches(graph: fx.Graph) -> list[int]:
+    products = graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default)
+    return [int(node.meta["val"].shape[0]) for node in products]
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "parts"),
+    [
+        pytest.param(64, 5, 8, id="as many rows as a part has"),
+        pytest.param(60, 5, 4, id="the largest power of two that divides the rows"),
+        pytest.param(64, 130, 2, id="three tiles: as few parts as make enough programs"),
+        pytest.param(15, 5, 1, id="too short"),
+        pytest.param(64, 700, 1, id="programs enough"),
+    ],
+)
+def test_gradients_of_weights(rows: int, width: int, parts: int) -> None:
+    """Of the two products, forward and backward, only the latter sums over all rows."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    split = Recorded(rows=8, programs=8)
+    x = torch.randn(3, rows, 7)
+    weights = torch.randn(3, 7, width, requires_grad=True)
+    grad = torch.randn(3, rows, width)
+    compiled = torch.compile(lambda x, w: torch.vmap(torch.mm)(x, w), options={"post_grad_custom_pre_pass": split})
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    torch._dynamo.maybe_mark_dynamic(weights, 0)
+    (actual,) = torch.autograd.grad(compiled(x, weights), weights, grad)
+    (exact,) = torch.autograd.grad(torch.bmm(x.double(), weights.double()), weights, grad.double())
+    assert split.parts == [1, parts]
+    torch.testing.assert_close(actual, exact)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cases import Case, cases
 from oracles import by_cumulative_sums, by_hand, with_gradients
 from rebased.kernels import BASED, DPFP, ELEMENTWISE_SQUARE, REBASED, RFA, Kernel
-from rebased.ops import attention_matrix, blocks, chunked, initial_state, kernel_attention, kernel_attention_step
+from rebased.ops import attention_matrix, blocks, chunked, initial_state, kernel_attention, kernel_attention_step, tiles
 from rebased.ops.problem import Part, Problem
 from tolerances import assert_close_in_float64
 
@@ -43,12 +43,41 @@ def parts_of_two(problem: Problem) -> list[Part]:
     return [Part(slice(b, b + 2), slice(h, h + 2), slice(h * G, (h + 2) * G)) for b, h in corners]
 
 
-@given(case=cases(), chunk_size=st.integers(1, 9), chunks_per_block=st.integers(1, 3))
+@given(case=cases(), chunk_size=st.integers(1, 9), chunks_per_block=st.integers(1, 3), on_a_gpu=st.booleans())
 @settings(max_examples=400)
-def test_chunked_equals_reference(case: Case, chunk_size: int, chunks_per_block: int) -> None:
-    with small_blocks(chunk_size, chunks_per_block):
+def test_chunked_equals_reference(case: Case, chunk_size: int, chunks_per_block: int, on_a_gpu: bool) -> None:
+    """``on_a_gpu``: queries at given positions are laid out as there, without asking how many are in a block."""
+    with (
+        small_blocks(chunk_size, chunks_per_block),
+        mock.patch.object(tiles, "_answers_at_once", return_value=not on_a_gpu),
+    ):
         actual = run(case, "chunked")
     assert_equals_reference(case, actual)
+
+
+@pytest.mark.parametrize("degree", [1, 2], ids=["a feature map", "a square"])
+def test_chunked_asks_a_device_for_nothing(degree: int) -> None:
+    """A CUDA graph could not answer. Here there are no data: whoever asks for some fails."""
+    q, k, v = (torch.empty(2, n, 2, width, device="meta") for n, width in ((9, 6), (300, 6), (300, 3)))
+    problem = Problem(
+        q=q,
+        k=k,
+        v=v,
+        coefficients=None,
+        key_mask=None,
+        state=None,
+        at=torch.empty(2, 9, dtype=torch.int64, device="meta"),
+        degrees=(degree,),
+        scale=1.0,
+        eps=1e-12,
+        normalize=True,
+        causal=True,
+        nonnegative=True,
+    )
+    with mock.patch.object(blocks, "is_direct", return_value=False):
+        out, normalizer, _ = chunked.forward(problem, return_sums=False)
+        grads = chunked.backward(problem, out, normalizer, torch.empty_like(out), None, coefficients=False)
+    assert (grads.q.shape, grads.k.shape, grads.v.shape) == (q.shape, k.shape, v.shape)
 
 
 @given(case=cases())

@@ -11,7 +11,7 @@ from rebased.training.sizing import fitting
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("stack", ["rebased", "based", "attention", "rwkv", "mamba", "hyena", "h3", "rfa"])
+@pytest.mark.parametrize("stack", ["rebased", "based", "attention", "rwkv", "mamba", "hyena", "h3", "rfa", "cosformer"])
 def test_learns_what_it_learns_on_a_cpu(stack: str) -> None:
     runs = [small_run(stack, seed=seed, learning_rate=1e-3, num_train=36) for seed in (1, 2, 3)]
     losses = []

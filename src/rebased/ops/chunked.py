@@ -296,4 +296,9 @@ def _store_key_grads(block: Block, dkeys: Tensor, dvalues: Tensor, into: Grads) 
 
 def _sum_tiles(tiles: Tiles, per_tile: Tensor, zeros: Tensor) -> Tensor:
     """Gradients of chunks from those of the tiles that read them."""
-    return per_tile if tiles.chunk_of_tile is None else zeros.index_add_(0, tiles.chunk_of_tile, per_tile)
+    if tiles.chunk_of_tile is None:
+        return per_tile
+    if per_tile.device.type == "cpu":
+        return zeros.index_add_(0, tiles.chunk_of_tile, per_tile)
+    # index_add_ is atomic there, and its order varies from run to run.
+    return zeros.index_put_((tiles.chunk_of_tile,), per_tile, accumulate=True)

@@ -45,6 +45,8 @@ class GatheredTiles:
 
     batch: Int[Tensor, " N"]
     query: Int[Tensor, " N"]
+    is_inside: Bool[Tensor, " N"] | None
+    """Whether the block has the query; those that it has not are in the last tile. ``None``: it has all of these."""
     tile: Int[Tensor, " N"]
     row: Int[Tensor, " N"]
     chunk_of_tile: Int[Tensor, " X"]
@@ -54,10 +56,15 @@ class GatheredTiles:
     def load(self, x: Tensor, *, fill: float = 0.0) -> Tensor:
         rows = x.new_full((*self.position.shape, *x.shape[2:]), fill)
         rows[self.tile, self.row] = x[self.batch, self.query]
+        if self.is_inside is not None:
+            rows[-1] = fill
         return rows
 
     def store(self, rows: Tensor, out: Tensor) -> None:
-        out[self.batch, self.query] = rows[self.tile, self.row]
+        found = rows[self.tile, self.row]
+        if self.is_inside is not None:
+            found = torch.where(self.is_inside[:, None, None], found, out[self.batch, self.query])
+        out[self.batch, self.query] = found
 
     def visible(self, chunk_size: int) -> Bool[Tensor, "#X rows C"]:
         return torch.arange(chunk_size, device=self.position.device) <= self.position[..., None]
@@ -69,19 +76,39 @@ Tiles = DenseTiles | GatheredTiles
 def gather_tiles(
     at: Int[Tensor, "B P"], start: int, num_chunks: int, chunk_size: int, num_rows: int
 ) -> GatheredTiles | None:
-    """Sort the queries that fall in a block into tiles of ``num_rows``; ``None`` if there are none."""
+    """Sort the queries that fall in a block into tiles of ``num_rows``; ``None`` if there are none.
+
+    Only a CPU is asked how many these are. On other devices all queries are sorted, and there are as many tiles as they
+    could need, and one more.
+    """
+    asks = _answers_at_once(at.device)
     inside = (at >= start) & (at < start + num_chunks * chunk_size)
-    batch, query = inside.nonzero(as_tuple=True)
+    every = torch.arange(at.numel(), device=at.device)
+    batch, query = inside.nonzero(as_tuple=True) if asks else (every // at.shape[1], every % at.shape[1])
     if batch.numel() == 0:
         return None
     offset = at[batch, query] - start
-    chunk, order = (batch * num_chunks + offset // chunk_size).sort(stable=True)
-    counts = torch.bincount(chunk, minlength=at.shape[0] * num_chunks)
-    rank = torch.arange(chunk.numel(), device=at.device) - (counts.cumsum(0) - counts)[chunk]
-    num_tiles = (counts + num_rows - 1) // num_rows
-    tile = (num_tiles.cumsum(0) - num_tiles)[chunk] + rank // num_rows
-    row = rank % num_rows
-    chunk_of_tile = torch.repeat_interleave(num_tiles)
-    position = at.new_full((chunk_of_tile.numel(), num_rows), -1)
+    beyond = at.shape[0] * num_chunks
+    chunk = (batch * num_chunks + offset // chunk_size).where(inside[batch, query], beyond)
+    chunk, order = chunk.sort(stable=True)
+    borders = torch.searchsorted(chunk, torch.arange(beyond + 1, device=at.device))
+    rank = torch.arange(chunk.numel(), device=at.device) - borders[chunk]
+    tiles_before = torch.nn.functional.pad(((borders.diff() + num_rows - 1) // num_rows).cumsum(0), (1, 0))
+    most = min(beyond, chunk.numel()) + chunk.numel() // num_rows + 1  # a chunk's last tile may have fewer rows
+    num_tiles = int(tiles_before[-1]) if asks else most
+    is_inside = None if asks else chunk < beyond
+    tile, row = tiles_before[chunk] + rank // num_rows, rank % num_rows
+    if is_inside is not None:
+        tile, row = tile.where(is_inside, num_tiles - 1), row.where(is_inside, 0)
+    index = torch.arange(num_tiles, device=at.device)
+    chunk_of_tile = torch.searchsorted(tiles_before[1:], index, right=True).clamp(max=beyond - 1)
+    position = at.new_full((num_tiles, num_rows), -1)
     position[tile, row] = offset[order] % chunk_size
-    return GatheredTiles(batch[order], query[order], tile, row, chunk_of_tile, position)
+    if is_inside is not None:
+        position[-1] = -1
+    return GatheredTiles(batch[order], query[order], is_inside, tile, row, chunk_of_tile, position)
+
+
+def _answers_at_once(device: torch.device) -> bool:
+    """A GPU would have to finish all its work first, and a CUDA graph cannot be asked at all."""
+    return device.type == "cpu"

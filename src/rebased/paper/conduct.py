@@ -1,5 +1,7 @@
 """Carrying out an experiment: train what is not finished, measure, and keep what was found."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
@@ -7,6 +9,7 @@ from rebased.paper.findings import Findings, findings_path, machines_of, read_fi
 from rebased.training.engines import Engine
 from rebased.training.events import Failed, Report
 from rebased.training.folders import SweepFolder
+from rebased.training.recall import RecallConfig
 from rebased.training.sweep import SweepOutcome, run_sweep
 
 __all__ = ["conduct", "sweep_folder"]
@@ -31,19 +34,35 @@ def conduct(
     else:
         outcome = SweepOutcome(tuple(map(sweep.read, filter(sweep.has_finished, configs))), ())
     _keep_more(experiment, scale, out, len(outcome.runs))
-    material = Material(scale=scale, runs=outcome.runs, out=out, device=device)
+    runs = tuple(map(sweep.read, _with_all_seeds(sweep, configs)))
+    material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(
         experiment=experiment.name,
         scale=scale,
         grid=experiment.grids[scale],
         num_runs=len(configs),
         num_finished=len(outcome.runs),
+        num_waiting=len(outcome.runs) - len(runs),
         machines=machines_of(outcome.runs),
         seconds=seconds_of(sweep, configs),
         data=experiment.measure(material),
     )
     findings.write(findings_path(out, scale, experiment.name))
     return findings, outcome.failures
+
+
+def _with_all_seeds(sweep: SweepFolder, configs: Sequence[RecallConfig]) -> list[RecallConfig]:
+    """Runs of which all seeds are finished.
+
+    A run ends when it is good enough, or has diverged: of those that train together, the first to be finished are the
+    best or the worst.
+    """
+
+    def kind(config: RecallConfig) -> str:
+        return json.dumps(config.cell() | {"learning_rate": config.learning_rate}, sort_keys=True)
+
+    unfinished = {kind(config) for config in configs if not sweep.has_finished(config)}
+    return [config for config in configs if kind(config) not in unfinished]
 
 
 def _keep_more(experiment: Experiment, scale: str, out: Path, num_runs: int) -> None:

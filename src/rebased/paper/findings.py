@@ -27,6 +27,8 @@ class Findings:
     num_runs: int
     """Asked for; 0 where nothing is trained."""
     num_finished: int
+    num_waiting: int = 0
+    """Finished, but not in the numbers: other seeds of the same are not finished."""
     machines: Sequence[Mapping[str, Any]]
     """What the runs were made with: commit, versions and device, and how many runs were made so."""
     seconds: float
@@ -41,7 +43,7 @@ class Findings:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to present."""
-        return self.num_runs > 0 and self.num_finished == 0
+        return self.num_runs > 0 and self.num_finished == self.num_waiting
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

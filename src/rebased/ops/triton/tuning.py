@@ -14,7 +14,7 @@ class Tile:
     rows: int
     """Queries, for gradients of keys keys, that a program has at a time; a divisor of the chunk."""
     columns: int
-    """What they meet at a time; a divisor of ``rows``, or where all keys are one chunk, of that."""
+    """What they meet at a time; a divisor of ``rows``, or where queries are few, of the chunk."""
     num_i: int
     """Of the features x_i·x_j, the number of values of i at a time."""
     num_warps: int
@@ -83,15 +83,13 @@ def for_few_queries(base: Tuning, num_queries: int, num_keys: int) -> Tuning:
     """All keys are one chunk: there are no states, and tiles are as high as the queries are many."""
     height = max(16, triton.next_power_of_2(num_queries))
     rows = min(base.forward.rows, height)
-    forward = replace(base.forward, rows=rows, columns=min(base.forward.columns, rows))
     few_queries_grads = replace(base.few_queries_grads, rows=height)
-    if height <= 32 and base.few_queries_grads.num_warps == 1:  # small tiles: more programs, or more keys at a time
-        forward = replace(forward, columns=64, num_stages=2)
+    if height <= 32 and few_queries_grads.num_warps == 1:  # small tiles leave registers for more programs
         few_queries_grads = replace(few_queries_grads, max_registers=128)
     return replace(
         base,
         chunk=max(base.chunk, triton.next_power_of_2(num_keys)),
-        forward=forward,
+        forward=replace(base.forward, rows=rows, columns=min(base.forward.columns, rows)),
         query_grads=replace(base.query_grads, rows=rows, columns=min(base.query_grads.columns, rows)),
         few_queries_grads=few_queries_grads,
     )

@@ -1,6 +1,7 @@
 """Where and with what a result was made: the record every result file carries."""
 
 import datetime
+import hashlib
 import os
 import platform
 import subprocess
@@ -12,7 +13,7 @@ import torch
 
 from rebased import __version__
 
-__all__ = ["Environment", "describe_environment"]
+__all__ = ["Environment", "card_digest", "describe_environment"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,12 @@ class Environment:
     rebased: str
     commit: str | None
     """The checkout the package was imported from, "-dirty" if it had changes; None outside one."""
+
+
+def card_digest(device: torch.device) -> str:
+    """Eight digits that are another for every GPU, and for every machine's CPU, and tell nothing else."""
+    name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else platform.node()
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def describe_environment(device: torch.device) -> Environment:

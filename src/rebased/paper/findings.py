@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rebased.models.config import check_names
+from rebased.paper.card_time import share_time
 from rebased.runs import Run, write_text
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.log import read_log
@@ -32,7 +33,7 @@ class Findings:
     machines: Sequence[Mapping[str, Any]]
     """What the runs were made with: commit, versions and device, and how many runs were made so."""
     seconds: float
-    """Of training, summed over processes; runs that train together share the time of their group."""
+    """Of a card, or a CPU: runs that train on one at the same time share its time."""
     data: Mapping[str, Any]
     """The numbers, as the experiment's own module has them."""
 
@@ -78,13 +79,14 @@ def machines_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def seconds_of(sweep: SweepFolder, configs: Sequence[RecallConfig]) -> float:
-    """How long these runs trained, from the logs of their groups; of those without a log nothing is known."""
+    """How long these runs had a card, from the logs of their groups; of those without a log nothing is known."""
     wanted = set(map(name_of, configs))
-    total = 0.0
-    for group in read_plan(sweep):
-        mine = wanted.intersection(group.run_names)
-        log = sweep.group(group.name).log
-        if mine and log.exists():
-            spent = sum(entry["seconds"] for entry in read_log(log) if entry["event"] == "epoch")
-            total += spent * len(mine) / len(group.run_names)
-    return round(total, 1)
+    groups = {group.name: group for group in read_plan(sweep)}
+    logs = {name: read_log(sweep.group(name).log) for name in groups if sweep.group(name).log.exists()}
+    shares = share_time(logs)
+    parts = (shares[name] * _share(wanted, groups[name].run_names) for name in shares)
+    return round(sum(parts), 1)
+
+
+def _share(wanted: set[str], names: Sequence[str]) -> float:
+    return len(wanted.intersection(names)) / len(names)

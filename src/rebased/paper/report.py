@@ -117,7 +117,7 @@ def _about_scale(findings: Findings) -> str:
 
 
 def _how_made(findings: Findings) -> Iterator[Html]:
-    spent = f"{findings.seconds / 60:,.1f} minutes of training, summed over processes"
+    spent = f"{findings.seconds / 60:,.1f} minutes of training; runs that shared a card shared its time"
     yield definitions({"runs": f"{_finished(findings)} finished", "device time": spent})
     if findings.machines:
         yield table(_machines(findings))

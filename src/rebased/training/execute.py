@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rebased.environment import describe_environment
+from rebased.environment import card_digest, describe_environment
 from rebased.locks import locked
 from rebased.runs import write_config
 from rebased.training.boards import Board, Boards, TensorBoard, WandB
@@ -89,8 +89,14 @@ class _GroupTraining:
         self.replicas.leave(finished)
 
     def _announce(self) -> None:
-        environment = dataclasses.asdict(self.environment)
-        append_log(self.folder.log, event="start", pid=os.getpid(), epoch=self.replicas.epoch, environment=environment)
+        append_log(
+            self.folder.log,
+            event="start",
+            pid=os.getpid(),
+            card=card_digest(self.device),
+            epoch=self.replicas.epoch,
+            environment=dataclasses.asdict(self.environment),
+        )
         ended = {i: records[-1] for i, records in self.history.items() if records and i not in self.replicas.active}
         epochs = self.group.configs[0].epochs
         self.report(Started(self.group.name, self.group.run_names, self.replicas.epoch, epochs, ended))

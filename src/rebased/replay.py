@@ -1,12 +1,14 @@
 """A computation on a GPU recorded once as a CUDA graph and played again: nothing is launched, or checked, by Python."""
 
 import gc
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "as_recorded", "is_recorded"]
 
 WARMUP_CALLS = 2
 """Compilers, and libraries that choose among their kernels, are done with it after the first."""
@@ -23,7 +25,7 @@ class Replay(Generic[T]):
     """
 
     def __init__(self, function: Callable[[], T], device: torch.device) -> None:
-        with torch.cuda.device(device):
+        with torch.cuda.device(device), as_recorded():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -40,3 +42,28 @@ class Replay(Generic[T]):
     def __call__(self) -> T:
         self._graph.replay()
         return self._result
+
+
+_LOCK = threading.Lock()
+_num_recorders = 0
+
+
+@contextmanager
+def as_recorded() -> Iterator[None]:
+    """In here operators do what they do for a graph: they ask a device for nothing, and may need more memory for it.
+
+    So they do in all threads: those of autograd know nothing of the one that waits for them.
+    """
+    global _num_recorders
+    with _LOCK:
+        _num_recorders += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _num_recorders -= 1
+
+
+def is_recorded(device: torch.device) -> bool:
+    """Whether what is done on the device now is, or may be, recorded."""
+    return _num_recorders > 0 or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest import mock
 
 import numpy as np
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from cases import Case, cases
 from oracles import by_cumulative_sums, by_hand, with_gradients
 from rebased.kernels import BASED, DPFP, ELEMENTWISE_SQUARE, REBASED, RFA, Kernel
-from rebased.ops import attention_matrix, blocks, chunked, initial_state, kernel_attention, kernel_attention_step, tiles
+from rebased.ops import attention_matrix, blocks, chunked, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.problem import Part, Problem
+from rebased.replay import as_recorded
 from tolerances import assert_close_in_float64
 
 
@@ -43,13 +44,13 @@ def parts_of_two(problem: Problem) -> list[Part]:
     return [Part(slice(b, b + 2), slice(h, h + 2), slice(h * G, (h + 2) * G)) for b, h in corners]
 
 
-@given(case=cases(), chunk_size=st.integers(1, 9), chunks_per_block=st.integers(1, 3), on_a_gpu=st.booleans())
+@given(case=cases(), chunk_size=st.integers(1, 9), chunks_per_block=st.integers(1, 3), recorded=st.booleans())
 @settings(max_examples=400)
-def test_chunked_equals_reference(case: Case, chunk_size: int, chunks_per_block: int, on_a_gpu: bool) -> None:
-    """``on_a_gpu``: queries at given positions are laid out as there, without asking how many are in a block."""
+def test_chunked_equals_reference(case: Case, chunk_size: int, chunks_per_block: int, recorded: bool) -> None:
+    """``recorded``: queries at given positions are laid out as in a CUDA graph, without asking how many a block has."""
     with (
         small_blocks(chunk_size, chunks_per_block),
-        mock.patch.object(tiles, "_answers_at_once", return_value=not on_a_gpu),
+        as_recorded() if recorded else nullcontext(),
     ):
         actual = run(case, "chunked")
     assert_equals_reference(case, actual)
@@ -74,7 +75,7 @@ def test_chunked_asks_a_device_for_nothing(degree: int) -> None:
         causal=True,
         nonnegative=True,
     )
-    with mock.patch.object(blocks, "is_direct", return_value=False):
+    with as_recorded(), mock.patch.object(blocks, "is_direct", return_value=False):
         out, normalizer, _ = chunked.forward(problem, return_sums=False)
         grads = chunked.backward(problem, out, normalizer, torch.empty_like(out), None, coefficients=False)
     assert (grads.q.shape, grads.k.shape, grads.v.shape) == (q.shape, k.shape, v.shape)

@@ -95,6 +95,22 @@ def test_few_queries_walk_once(case: Case, dtype: torch.dtype) -> None:
     walk.assert_called_once()
 
 
+@pytest.mark.usefixtures("interpretable")
+@pytest.mark.parametrize("magnitude", [1e-5, 1e6])
+@pytest.mark.parametrize("once", [True, False], ids=["in one walk", "by queries and by keys"])
+def test_normalisers_whose_squares_are_out_of_range(magnitude: float, once: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (7, 5), "k": (40, 5), "v": (40, 3)}
+    leaves = {
+        name: torch.randn(2, rows, 2, width, dtype=torch.float64, generator=generator)
+        * (1 if name == "v" else magnitude)
+        for name, (rows, width) in shapes.items()
+    }
+    case = Case(REBASED, leaves, {"at": torch.randint(0, 40, (2, 7), generator=generator), "eps": 0.0})
+    with mock.patch.object(plan, "pays_directly", return_value=True), mock.patch.object(Plan, "walks_once", once):
+        assert_matches_reference(case, torch.float32, with_state=False)
+
+
 # Each of these compiles its own kernels, for seconds: few shapes, and a name to run some of them in each of several
 # processes (`pytest -m gpu -k part3`).
 NATIVE_CASES = [

@@ -20,12 +20,12 @@ TINY: dict[str, Any] = {
 }
 
 
-def tiny(experiment: Experiment) -> Experiment:
+def tiny(experiment: Experiment, **changes: Any) -> Experiment:
     """The same with a smoke scale of seconds: its own stacks and lengths, everything else small."""
     grid = experiment.grids["smoke"]
     if not grid:
         return experiment
-    small = {"run": dict(grid["run"]) | TINY}
+    small = {"run": dict(grid["run"]) | TINY | changes}
     if "cells" in grid:
         small["cells"] = list(grid["cells"])
     return dataclasses.replace(experiment, grids=dict(experiment.grids) | {"smoke": small})

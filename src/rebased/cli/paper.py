@@ -111,7 +111,7 @@ def _told(findings: Findings) -> str:
         return f"{findings.experiment}: no runs of its own, the same at every scale\n"
     runs = f"{findings.num_finished} of {count(findings.num_runs, 'run')}"
     if findings.num_waiting:
-        runs += f" ({findings.num_waiting} not in these numbers: other seeds of the same are not finished)"
+        runs += f" ({findings.num_waiting} not in these numbers: others of their cell are not finished)"
     made = f"scale {findings.scale} ({SCALES[findings.scale]}); {runs}, {findings.seconds / 60:.1f} minutes of training"
     return f"{findings.experiment}: {made}\n"
 

@@ -46,7 +46,10 @@ def _backward(dout: Tensor, indices: Tensor, num_rows: int) -> Tensor:
     # Torch's kernel for this adds in a fixed order: after a sort, and each index's rows by one thread.
     places = torch.arange(N, device=indices.device) % NUM_PARTS
     spread = torch.where(indices == FREQUENT, num_rows + places, indices)
-    sums = _sums(dout, _rows(spread, num_rows + NUM_PARTS), G * (num_rows + NUM_PARTS)).view(G, -1, W)
+    rows = _rows(spread, num_rows + NUM_PARTS)
+    if G * (num_rows + NUM_PARTS) < 2**31:
+        rows = rows.int()  # half as many digits to sort by
+    sums = _sums(dout, rows, G * (num_rows + NUM_PARTS)).view(G, -1, W)
     grads = sums[:, :num_rows].contiguous()
     grads[:, FREQUENT] = sums[:, num_rows:].sum(dim=1)
     return grads

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rebased.replay import is_recorded
+
 
 @dataclass(frozen=True)
 class DenseTiles:
@@ -78,10 +80,10 @@ def gather_tiles(
 ) -> GatheredTiles | None:
     """Sort the queries that fall in a block into tiles of ``num_rows``; ``None`` if there are none.
 
-    Only a CPU is asked how many these are. On other devices all queries are sorted, and there are as many tiles as they
-    could need, and one more.
+    While a CUDA graph is recorded nobody can say how many these are. Then all queries are sorted, and there are as many
+    tiles as they could need, and one more.
     """
-    asks = _answers_at_once(at.device)
+    asks = not is_recorded(at.device)
     inside = (at >= start) & (at < start + num_chunks * chunk_size)
     every = torch.arange(at.numel(), device=at.device)
     batch, query = inside.nonzero(as_tuple=True) if asks else (every // at.shape[1], every % at.shape[1])
@@ -107,8 +109,3 @@ def gather_tiles(
     if is_inside is not None:
         position[-1] = -1
     return GatheredTiles(batch[order], query[order], is_inside, tile, row, chunk_of_tile, position)
-
-
-def _answers_at_once(device: torch.device) -> bool:
-    """A GPU would have to finish all its work first, and a CUDA graph cannot be asked at all."""
-    return device.type == "cpu"

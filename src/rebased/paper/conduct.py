@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
 from rebased.paper.findings import Findings, findings_path, machines_of, read_findings, seconds_of
+from rebased.runs import Run
 from rebased.training.engines import Engine
 from rebased.training.events import Failed, Report
-from rebased.training.folders import SweepFolder
+from rebased.training.folders import SweepFolder, name_of
 from rebased.training.recall import RecallConfig
 from rebased.training.sweep import SweepOutcome, run_sweep
 
@@ -34,7 +35,7 @@ def conduct(
     else:
         outcome = SweepOutcome(tuple(map(sweep.read, filter(sweep.has_finished, configs))), ())
     _keep_more(experiment, scale, out, len(outcome.runs))
-    runs = tuple(map(sweep.read, _with_all_seeds(sweep, configs)))
+    runs = _of_whole_cells(configs, outcome.runs)
     material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(
         experiment=experiment.name,
@@ -51,18 +52,15 @@ def conduct(
     return findings, outcome.failures
 
 
-def _with_all_seeds(sweep: SweepFolder, configs: Sequence[RecallConfig]) -> list[RecallConfig]:
-    """Runs of which all seeds are finished.
+def _of_whole_cells(configs: Sequence[RecallConfig], runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Those whose cell, all learning rates and seeds of it, is finished.
 
     A run ends when it is good enough, or has diverged: of those that train together, the first to be finished are the
     best or the worst.
     """
-
-    def kind(config: RecallConfig) -> str:
-        return json.dumps(config.cell() | {"learning_rate": config.learning_rate}, sort_keys=True)
-
-    unfinished = {kind(config) for config in configs if not sweep.has_finished(config)}
-    return [config for config in configs if kind(config) not in unfinished]
+    cells = {name_of(config): json.dumps(config.cell(), sort_keys=True) for config in configs}
+    unfinished = {cells[name] for name in cells.keys() - {run.folder.name for run in runs}}
+    return tuple(run for run in runs if cells[run.folder.name] not in unfinished)
 
 
 def _keep_more(experiment: Experiment, scale: str, out: Path, num_runs: int) -> None:

@@ -33,7 +33,7 @@ class Material:
 
     scale: str
     runs: tuple[Run, ...]
-    """Those of the grid of which all seeds are finished, in its order."""
+    """Those of the grid whose cells are finished, all learning rates and seeds of them, in its order."""
     out: Path
     """The folder of all results."""
     device: str

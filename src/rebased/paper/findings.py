@@ -29,7 +29,7 @@ class Findings:
     """Asked for; 0 where nothing is trained."""
     num_finished: int
     num_waiting: int = 0
-    """Finished, but not in the numbers: other seeds of the same are not finished."""
+    """Finished, but not in the numbers: others of their cell are not finished."""
     machines: Sequence[Mapping[str, Any]]
     """What the runs were made with: commit, versions and device, and how many runs were made so."""
     seconds: float

@@ -96,7 +96,9 @@ def _experiment_section(experiment: Experiment, findings: Findings | None, scale
     parts = [paragraph(_about_scale(findings), note=True), *map(render, content.parts)]
     if not findings.is_complete:
         missing = findings.num_runs - findings.num_finished
-        waiting = f" Neither are {findings.num_waiting:,} of which other seeds are not." if findings.num_waiting else ""
+        waiting = (
+            f" Neither are {findings.num_waiting:,} that wait for others of their cell." if findings.num_waiting else ""
+        )
         said = (
             f"{missing:,} of {findings.num_runs:,} runs are not finished, and not in these numbers.{waiting} To go on:"
         )

@@ -40,7 +40,8 @@ class SplitLongSums(CustomGraphPass):
         """A power of two that divides K."""
         M, K = x.meta["val"].shape[1:]
         N = y.meta["val"].shape[2]
-        if not all(isinstance(size, int) for size in (M, K, N)):
+        is_known = all(isinstance(size, int) and size > 0 for size in (M, K, N))
+        if not (is_known and x.meta["val"].is_floating_point()):
             return 1
         tiles = math.ceil(M / TILE) * math.ceil(N / TILE)
         parts = max(1, min(K // self.rows, self.programs // tiles))

@@ -4,6 +4,7 @@ import gc
 
 import torch
 
+from rebased.replay import as_recorded
 from rebased.training.recall import RecallConfig
 from rebased.training.replicas import Replicas
 
@@ -58,6 +59,7 @@ def _step_bytes(config: RecallConfig, num_examples: int, device: torch.device) -
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    replicas = Replicas([small], device=device, compile=False)
-    replicas.train_epoch()
+    with as_recorded():
+        replicas = Replicas([small], device=device, compile=False)
+        replicas.train_epoch()
     return torch.cuda.max_memory_allocated(device) - before

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from lm_cases import corpus, small_options, small_run
 from typing_extensions import override
 
@@ -26,7 +28,7 @@ from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
 from rebased.training.language.records import open_records
 from rebased.training.language.trainer import check_overrides
-from rebased.training.language.validation import shares
+from rebased.training.language.validation import shares, validation_loss
 
 # ---- Order ----
 
@@ -191,17 +193,36 @@ def test_peaks(name: str, dtype: str, peak: float | None) -> None:
 # ---- Shares ----
 
 
-@pytest.mark.parametrize(("num_sequences", "count"), [(64, 1), (64, 3), (7, 2)])
-def test_shares_are_equal_and_apart(num_sequences: int, count: int) -> None:
-    found = [shares(num_sequences, 4, Processes(rank, count, True)) for rank in range(count)]
-    seen = [index for batches in found for batch in batches for index in batch]
-    assert seen == list(range(num_sequences // count * count))
-    assert len({tuple(map(len, batches)) for batches in found}) == 1
-    assert max(len(batch) for batches in found for batch in batches) == 4 or num_sequences < 8
+@given(num_sequences=st.integers(1, 70), batch_size=st.integers(1, 9), count=st.integers(1, 9))
+def test_shares(num_sequences: int, batch_size: int, count: int) -> None:
+    """Each sequence once, in as many batches for every process."""
+    found = [shares(num_sequences, batch_size, Processes(rank, count, True)) for rank in range(count)]
+    assert [index for batches in found for batch in batches for index in batch] == list(range(num_sequences))
+    assert len({len(batches) for batches in found}) == 1
+    assert max(len(batch) for batches in found for batch in batches) <= batch_size
+    assert len(found[0]) == -(-max(sum(map(len, batches)) for batches in found) // batch_size)
 
 
-def test_all_take_the_first_if_there_are_too_few() -> None:
-    assert [shares(2, 4, Processes(rank, 3, True)) for rank in range(3)] == [[range(1)]] * 3
+def test_a_process_without_sequences_counts_nothing() -> None:
+    """But its model runs: a sharded one waits for all processes."""
+    calls: list[int] = []
+
+    class Model(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> Any:
+            calls.append(len(input_ids))
+            return SimpleNamespace(loss=input_ids.sum().float())
+
+    windows = [{"input_ids": torch.tensor([i, i]), "labels": torch.tensor([i, i])} for i in range(1, 6)]
+    sums = []
+
+    def gather_sum(x: torch.Tensor) -> torch.Tensor:
+        sums.append(x.tolist())
+        return x + 1  # of others
+
+    for batches in ([range(3), range(3, 5)], [range(5, 5)]):
+        validation_loss(Model(), windows, batches, collate, device=torch.device("cpu"), gather_sum=gather_sum)
+    assert calls == [3, 2, 1]
+    assert sums == [[30.0, 5.0], [0.0, 0.0]]
 
 
 # ---- Numbers from the command line ----

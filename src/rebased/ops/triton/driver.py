@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rebased.ops.arguments import Arguments
+from rebased.ops.blocks import MAX_DIRECT_KEYS
 from rebased.ops.triton.pieces import (
     Gathered,
     Pieces,
@@ -28,7 +29,7 @@ from rebased.ops.triton.plan import Plan, plan_of
 
 MAX_HEAD_DIM = 128
 """Wider values are computed a part at a time."""
-_MAX_TIME_STRIDE = 1 << 22
+_MAX_TIME_STRIDE = (1 << 31) // MAX_DIRECT_KEYS
 
 Sums = tuple[Tensor, Tensor]
 """For each key head and feature in square form: Σ φ(x) vᵀ, (…, Hk, rows, DP), and Σ φ(x), (…, Hk, rows).
@@ -83,7 +84,7 @@ def _parts(a: Arguments) -> list[Arguments]:
     """The call as kernels take it: rows of numbers side by side in memory, values of at most MAX_HEAD_DIM columns."""
 
     def rows(x: Tensor) -> Tensor:
-        # A tile's rows are counted in 32 bits.
+        # A tile's rows, and the keys that few queries meet, are found by offsets of 32 bits.
         return x if x.stride(-1) == 1 and x.stride(1) < _MAX_TIME_STRIDE else x.contiguous()
 
     a = a._replace(

@@ -120,7 +120,7 @@ def few_queries_grads_kernel(
                 if TERM2:
                     share2 += tl.sum(dsim * s * s, axis=0)
                     sum2 += tl.sum(s * s, axis=0)
-        weight *= -common * inverse * inverse
+        weight = -weight * common * inverse * inverse  # in this order: the square of an inverse may be out of range
         if COEFFICIENT_GRADS:
             to = dcoefficients + (batch * num_heads + head) * (TERM0 + TERM1 + TERM2)
             if TERM0:

@@ -16,15 +16,12 @@ LOGITS_AT_A_TIME = 2**28
 
 
 def shares(num_sequences: int, batch_size: int, processes: Processes) -> list[range]:
-    """The batches of this process. All have equally many, as sharded models need it; the rest is left out.
-
-    With fewer sequences than processes, all take the first.
-    """
-    share = num_sequences // processes.count
-    first = processes.rank * share
-    if share == 0:
-        first, share = 0, min(num_sequences, 1)
-    return [range(at, min(at + batch_size, first + share)) for at in range(first, first + share, batch_size)]
+    """The batches of this process. All have equally many, as sharded models need it, though some may be empty."""
+    share = -(-num_sequences // processes.count)
+    first = min(processes.rank * share, num_sequences)
+    end = min(first + share, num_sequences)
+    starts = range(first, first + share, batch_size)
+    return [range(min(start, end), min(start + batch_size, end)) for start in starts]
 
 
 @torch.no_grad()
@@ -41,9 +38,12 @@ def validation_loss(
     model.eval()
     total = torch.zeros(2, dtype=torch.float64, device=device)
     for batch in batches:
-        inputs = {name: x.to(device) for name, x in collate([windows[index] for index in batch]).items()}
+        # Where there is none the model must run all the same, as it does in other processes.
+        chosen = [windows[index] for index in batch] or [windows[0]]
+        inputs = {name: x.to(device) for name, x in collate(chosen).items()}
         loss = model(**inputs, num_items_in_batch=1, use_cache=False).loss  # a sum
-        total += torch.stack([loss.double(), num_targets(inputs).double()])
+        if batch:
+            total += torch.stack([loss.double(), num_targets(inputs).double()])
     loss_sum, count = gather_sum(total).tolist()
     model.train()
     return loss_sum / count

@@ -43,6 +43,11 @@ def main() -> None:
         with torch.no_grad():
             state = initial_state(kernel, 1, 2, feature_dim, head_dim, device="cuda")
             kernel_attention_step(q[:, 0], k[:, 0], v[:, 0], state, kernel, inplace=True, backend="triton")
+    for kernel, mask in ((REBASED, None), (BASED, key_mask)):  # few queries, all gradients in one walk
+        q = randn(1, 50, 2, 16, dtype=torch.bfloat16)
+        k, v = randn(1, 400, 2, 16, dtype=torch.bfloat16), randn(1, 400, 2, 4, dtype=torch.bfloat16)
+        out = kernel_attention(q, k, v, kernel, at=at, key_mask=mask, backend="triton")
+        torch.autograd.grad(out.float().sum(), (q, k, v))
     x, weight, bias = randn(3, 50, 24, dtype=torch.bfloat16), *(randn(24, dtype=torch.float32) for _ in range(2))
     torch.autograd.grad(norm_affine(x, weight, bias, backend="triton").float().sum(), (x, weight, bias))
     x, dt = randn(2, 70, 12, dtype=torch.bfloat16), randn(2, 70, 12, dtype=torch.bfloat16)

@@ -1,10 +1,9 @@
 """Kernel attention on a GPU, in both directions: which kernels run, and over what.
 
 Forward: states before each chunk (in segments, where one walk per sequence would leave the card idle), then outputs,
-all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end;
-gradients of keys and values. Queries at so few positions that they meet all keys directly take one kernel for all
-gradients. Features exist on chip only; nothing is added atomically, so results do not vary from run
-to run.
+all tiles at once. Backward: the states once more, gradients of queries; states of queries, from the end; gradients of
+keys and values. Queries at so few positions that they meet all keys directly have one kernel for all gradients.
+Features exist on chip only; nothing is added atomically, so results do not vary from run to run.
 """
 
 from dataclasses import dataclass

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
-__all__ = ["Replay", "as_recorded", "is_recorded"]
+__all__ = ["Replay", "as_recorded", "is_capturing", "is_recorded"]
 
 WARMUP_CALLS = 2
 """Compilers, and libraries that choose among their kernels, are done with it after the first."""
@@ -64,6 +65,11 @@ def as_recorded() -> Iterator[None]:
             _num_recorders -= 1
 
 
-def is_recorded(device: torch.device) -> bool:
-    """Whether what is done on the device now is, or may be, recorded."""
-    return _num_recorders > 0 or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+def is_capturing(x: Tensor) -> bool:
+    """Whether what is done to the tensor now is recorded, by whomever: nobody can be asked for its numbers."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def is_recorded(x: Tensor) -> bool:
+    """Whether it is, or somebody may do it again while it is (`as_recorded`)."""
+    return _num_recorders > 0 or is_capturing(x)

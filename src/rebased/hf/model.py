@@ -16,6 +16,7 @@ from rebased.hf.packing import borders_of
 from rebased.hf.replaying import Replayer
 from rebased.models import LanguageModel
 from rebased.models.language_model import check_words
+from rebased.replay import is_capturing
 
 __all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
 
@@ -137,7 +138,7 @@ class RebasedModel(RebasedPreTrainedModel):
     def _checked(self, tokens: Tensor) -> Tensor:
         """One generated token is in the vocabulary; asking a GPU about it would make every step wait."""
         is_asked = tokens.device.type == "cpu" or tokens.shape[1] > 1
-        if is_asked and tokens.numel() and not torch.compiler.is_compiling() and not _is_capturing(tokens):
+        if is_asked and tokens.numel() and not torch.compiler.is_compiling() and not is_capturing(tokens):
             check_words("input_ids", tokens, self.backbone.embedding.num_embeddings)
         return tokens
 
@@ -272,7 +273,7 @@ def _key_mask(attention_mask: Tensor | None, tokens: Tensor, cache: RebasedCache
             f"attention_mask has {attention_mask.shape[1]} columns; there are {T} tokens, and {before} before them"
         )
     key_mask = attention_mask[:, -T:].bool()
-    if not torch.compiler.is_compiling() and not _is_capturing(tokens) and bool(key_mask.all()):
+    if not torch.compiler.is_compiling() and not is_capturing(tokens) and bool(key_mask.all()):
         return None
     return key_mask
 
@@ -296,10 +297,6 @@ def _placeholders(embeddings: Tensor | None) -> Int[Tensor, "B T"]:
 
 def _note(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     seen.append(inputs[0])
-
-
-def _is_capturing(tokens: Tensor) -> bool:
-    return tokens.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _wants_dict(return_dict: bool | None, config: Any) -> bool:

@@ -11,7 +11,7 @@ from rebased.hf.decoder import Decoder, Recorder, has_constant_state
 from rebased.layers import Mixer
 from rebased.models import LanguageModel
 from rebased.ops.triton.precision import allows_tf32
-from rebased.replay import Replay
+from rebased.replay import Replay, is_capturing
 
 __all__ = ["STEPS_BEFORE_REPLAY", "Replayer"]
 
@@ -66,7 +66,7 @@ class Replayer:
             and not cache.refuses_replay
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
-            and not (tokens.is_cuda and torch.cuda.is_current_stream_capturing())
+            and not is_capturing(tokens)
         )
 
     def _decoder_for(self, body: LanguageModel, head: nn.Module, cache: RebasedCache) -> Decoder | None:

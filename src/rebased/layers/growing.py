@@ -9,6 +9,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from rebased.replay import is_capturing
+
 __all__ = ["extend"]
 
 SHARE = 8
@@ -78,5 +80,5 @@ def _may_write(new: Tensor) -> bool:
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch.is_grad_enabled()  # old rows may have been saved for a gradient of something else
-        or (new.is_cuda and torch.cuda.is_current_stream_capturing())
+        or is_capturing(new)
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from rebased.kernels import Kernel, check_kernel
 from rebased.ops.opaque import define_operator
 from rebased.ops.state import KernelState
+from rebased.replay import is_capturing
 
 INPUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -180,7 +181,7 @@ def _check_integers(name: str, x: Any, device: torch.device) -> None:
 
 def _can_look_at(x: Tensor) -> bool:
     """Reading values back is illegal while a CUDA graph is being captured; such graphs are checked when warmed up."""
-    return x.numel() > 0 and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    return x.numel() > 0 and not is_capturing(x)
 
 
 def _check_positions(positions: Tensor, limit: int, name: str) -> Tensor:

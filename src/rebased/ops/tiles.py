@@ -83,7 +83,7 @@ def gather_tiles(
     While a CUDA graph is recorded nobody can say how many these are. Then all queries are sorted, and there are as many
     tiles as they could need, and one more.
     """
-    asks = not is_recorded(at.device)
+    asks = not is_recorded(at)
     inside = (at >= start) & (at < start + num_chunks * chunk_size)
     every = torch.arange(at.numel(), device=at.device)
     batch, query = inside.nonzero(as_tuple=True) if asks else (every // at.shape[1], every % at.shape[1])

@@ -7,12 +7,14 @@ import triton
 import triton.language as tl
 
 from rebased.ops.triton.tiles import (
+    add_coefficient_sums,
     common_factor,
     head_offset,
     load_coefficients,
     load_keys,
     load_rows,
     similarity_and_half_slope,
+    store_coefficient_grads,
     store_rows,
 )
 
@@ -111,24 +113,15 @@ def few_queries_grads_kernel(
                 sim, _ = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
                 weight += tl.sum(sim * dsim, axis=0)
             if COEFFICIENT_GRADS:
-                if TERM0:
-                    share0 += tl.sum(tl.where(seen, dsim, 0.0), axis=0)
-                    sum0 += tl.sum(seen.to(tl.float32), axis=0)
-                if TERM1:
-                    share1 += tl.sum(dsim * s, axis=0)
-                    sum1 += tl.sum(s, axis=0)
-                if TERM2:
-                    share2 += tl.sum(dsim * s * s, axis=0)
-                    sum2 += tl.sum(s * s, axis=0)
+                share0, share1, share2, sum0, sum1, sum2 = add_coefficient_sums(
+                    share0, share1, share2, sum0, sum1, sum2, s, dsim, seen, 0, TERM0, TERM1, TERM2
+                )
         weight = -weight * common * inverse * inverse  # in this order: the square of an inverse may be out of range
         if COEFFICIENT_GRADS:
             to = dcoefficients + (batch * num_heads + head) * (TERM0 + TERM1 + TERM2)
-            if TERM0:
-                tl.store(to, tl.sum(share0 * inverse + sum0 * weight, axis=0))
-            if TERM1:
-                tl.store(to + TERM0, tl.sum(share1 * inverse + sum1 * weight, axis=0) * scale)
-            if TERM2:
-                tl.store(to + TERM0 + TERM1, tl.sum(share2 * inverse + sum2 * weight, axis=0) * (scale * scale))
+            store_coefficient_grads(
+                to, share0, share1, share2, sum0, sum1, sum2, inverse, weight, scale, TERM0, TERM1, TERM2
+            )
 
     inverse *= common
     weight *= common

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from rebased.ops.triton.tiles import (
+    add_coefficient_sums,
     common_factor,
     contract,
     dot_precisely,
@@ -22,6 +23,7 @@ from rebased.ops.triton.tiles import (
     place_queries,
     similarity_and_half_slope,
     state_slot,
+    store_coefficient_grads,
     store_rows,
 )
 
@@ -228,15 +230,9 @@ def query_grads_kernel(
             dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
             sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
             if COEFFICIENT_GRADS:
-                if TERM0:
-                    share0 += tl.sum(tl.where(seen, dsim, 0.0), axis=1)
-                    sum0 += tl.sum(seen.to(tl.float32), axis=1)
-                if TERM1:
-                    share1 += tl.sum(dsim * s, axis=1)
-                    sum1 += tl.sum(s, axis=1)
-                if TERM2:
-                    share2 += tl.sum(dsim * s * s, axis=1)
-                    sum2 += tl.sum(s * s, axis=1)
+                share0, share1, share2, sum0, sum1, sum2 = add_coefficient_sums(
+                    share0, share1, share2, sum0, sum1, sum2, s, dsim, seen, 1, TERM0, TERM1, TERM2
+                )
             if NORMALIZE:
                 weighed += tl.sum(sim * dsim, axis=1)
                 through = tl.dot(half_slope.to(OPERAND), keys, through, input_precision=PRECISION)
@@ -252,9 +248,6 @@ def query_grads_kernel(
     store_rows(dq + at_query * F, at_output, real, direct * (2.0 * common), F, F, FP, EVEN)
     if COEFFICIENT_GRADS:
         to = dcoefficients + (tile.to(tl.int64) * num_heads + head) * (TERM0 + TERM1 + TERM2)
-        if TERM0:
-            tl.store(to, tl.sum(share0 * inverse + sum0 * exact, axis=0))
-        if TERM1:
-            tl.store(to + TERM0, tl.sum(share1 * inverse + sum1 * exact, axis=0) * scale)
-        if TERM2:
-            tl.store(to + TERM0 + TERM1, tl.sum(share2 * inverse + sum2 * exact, axis=0) * (scale * scale))
+        store_coefficient_grads(
+            to, share0, share1, share2, sum0, sum1, sum2, inverse, exact, scale, TERM0, TERM1, TERM2
+        )

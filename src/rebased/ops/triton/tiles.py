@@ -353,3 +353,58 @@ def similarity_and_half_slope(
     if TERM0:
         sim = tl.where(seen, sim, 0.0)
     return sim, half_slope
+
+
+@triton.jit
+def add_coefficient_sums(
+    share0,
+    share1,
+    share2,
+    sum0,
+    sum1,
+    sum2,
+    s,
+    dsim,
+    seen,
+    AXIS: tl.constexpr,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+):
+    """For the coefficients' gradients, of each query: Σ s^d · dout·v (shares) and Σ s^d over the keys along AXIS."""
+    if TERM0:
+        share0 += tl.sum(tl.where(seen, dsim, 0.0), axis=AXIS)
+        sum0 += tl.sum(seen.to(tl.float32), axis=AXIS)
+    if TERM1:
+        share1 += tl.sum(dsim * s, axis=AXIS)
+        sum1 += tl.sum(s, axis=AXIS)
+    if TERM2:
+        share2 += tl.sum(dsim * s * s, axis=AXIS)
+        sum2 += tl.sum(s * s, axis=AXIS)
+    return share0, share1, share2, sum0, sum1, sum2
+
+
+@triton.jit
+def store_coefficient_grads(
+    pointers,
+    share0,
+    share1,
+    share2,
+    sum0,
+    sum1,
+    sum2,
+    inverse,
+    dnormalizer,
+    scale,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+):
+    """Of a tile's queries, from the sums of `add_coefficient_sums`."""
+    if TERM0:
+        tl.store(pointers, tl.sum(share0 * inverse + sum0 * dnormalizer, axis=0))
+    if TERM1:
+        tl.store(pointers + TERM0, tl.sum(share1 * inverse + sum1 * dnormalizer, axis=0) * scale)
+    if TERM2:
+        square = scale * scale
+        tl.store(pointers + TERM0 + TERM1, tl.sum(share2 * inverse + sum2 * dnormalizer, axis=0) * square)

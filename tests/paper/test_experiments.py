@@ -12,6 +12,7 @@ from rebased.models import STACKS
 from rebased.paper.conduct import conduct, sweep_folder
 from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.findings import Findings, findings_path, machines_of, read_findings
+from rebased.paper.ledger import LEDGER
 from rebased.paper.registry import EXPERIMENTS, find_experiments
 from rebased.training.engines import Serial
 from rebased.training.events import Event, Planned
@@ -129,6 +130,7 @@ def test_runs_wait_for_others_of_their_cell(tmp_path: Path) -> None:
     whole, _ = conduct(experiment, "smoke", tmp_path, Serial("cpu"), device="cpu", report=lambda event: None)
     shutil.rmtree(sweep_folder(tmp_path).run(experiment.configs("smoke")[0]))
     findings_path(tmp_path, "smoke", "table1").unlink()
+    (tmp_path / LEDGER).unlink()
     findings, _ = conduct(experiment, "smoke", tmp_path, None, device="cpu", report=lambda event: None)
     assert (findings.num_runs, findings.num_finished, findings.num_waiting) == (24, 23, 3)
     assert findings.data["cells"] == whole.data["cells"][1:]

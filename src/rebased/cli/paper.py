@@ -15,7 +15,7 @@ from rebased.cli.section import print_section
 from rebased.cli.sweep_lines import count
 from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
 from rebased.paper import figures
-from rebased.paper.conduct import conduct, sweep_folder
+from rebased.paper.conduct import conduct, num_finished
 from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.findings import Findings, findings_path, read_findings
 from rebased.paper.registry import EXPERIMENTS, find_experiments
@@ -50,9 +50,7 @@ def list_experiments(out: Out = _OUT) -> None:
 
 def _progress(experiment: Experiment, scale: str, out: Path) -> str:
     configs = experiment.configs(scale)
-    if not configs:
-        return "no runs"
-    return f"{sum(map(sweep_folder(out).has_finished, configs))}/{len(configs)}"
+    return f"{num_finished(experiment, scale, out)}/{len(configs)}" if configs else "no runs"
 
 
 @paper_app.command()

@@ -1,24 +1,31 @@
 """Carrying out an experiment: train what is not finished, measure, and keep what was found."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
-from rebased.paper.findings import Findings, findings_path, machines_of, read_findings, seconds_of
+from rebased.paper.findings import Findings, findings_path, machines_of, read_findings, seconds_by_run
+from rebased.paper.ledger import Entry, read_ledger, write_ledger
 from rebased.runs import Run
 from rebased.training.engines import Engine
 from rebased.training.events import Failed, Report
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.recall import RecallConfig
-from rebased.training.sweep import SweepOutcome, run_sweep
+from rebased.training.sweep import run_sweep
 
-__all__ = ["conduct", "sweep_folder"]
+__all__ = ["conduct", "num_finished", "sweep_folder"]
 
 
 def sweep_folder(out: Path) -> SweepFolder:
     """One for all experiments and scales: many are made of the same runs."""
     return SweepFolder(out / "sweep")
+
+
+def num_finished(experiment: Experiment, scale: str, out: Path) -> int:
+    """How many of its runs need not be trained."""
+    sweep, serving = sweep_folder(out), _serving(experiment, read_ledger(out))
+    return sum(sweep.has_finished(config) or name_of(config) in serving for config in experiment.configs(scale))
 
 
 def conduct(
@@ -29,38 +36,60 @@ def conduct(
     Without an engine nothing is trained: what is finished is measured.
     """
     configs = experiment.configs(scale)
-    sweep = sweep_folder(out)
-    if engine is not None and configs:
-        outcome = run_sweep(sweep.path, configs, engine, report=report)
-    else:
-        outcome = SweepOutcome(tuple(map(sweep.read, filter(sweep.has_finished, configs))), ())
-    _keep_more(experiment, scale, out, len(outcome.runs))
-    runs = _of_whole_cells(configs, outcome.runs)
+    sweep, ledger = sweep_folder(out), read_ledger(out)
+    serving = _serving(experiment, ledger)
+    failures: tuple[Failed, ...] = ()
+    left = [config for config in configs if sweep.has_finished(config) or name_of(config) not in serving]
+    if engine is not None and left:
+        failures = run_sweep(sweep.path, left, engine, report=report).failures
+    finished = _finished(sweep, configs, serving)
+    _keep_more(experiment, scale, out, len(finished))
+    seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
+    named = {name_of(config): config for config in configs}
+    write_ledger(out, [Entry(named[name], run.result, seconds.get(name, 0.0)) for name, run in finished.items()])
+    runs = _of_whole_cells(configs, finished)
     material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(
         experiment=experiment.name,
         scale=scale,
         grid=experiment.grids[scale],
         num_runs=len(configs),
-        num_finished=len(outcome.runs),
-        num_waiting=len(outcome.runs) - len(runs),
-        machines=machines_of(outcome.runs),
-        seconds=seconds_of(sweep, configs),
+        num_finished=len(finished),
+        num_waiting=len(finished) - len(runs),
+        machines=machines_of(list(finished.values())),
+        seconds=round(sum(seconds.get(name, 0.0) for name in named), 1),
         data=experiment.measure(material),
     )
     findings.write(findings_path(out, scale, experiment.name))
-    return findings, outcome.failures
+    return findings, failures
 
 
-def _of_whole_cells(configs: Sequence[RecallConfig], runs: Sequence[Run]) -> tuple[Run, ...]:
+def _serving(experiment: Experiment, ledger: dict[str, Entry]) -> dict[str, Entry]:
+    """What the ledger has for this experiment."""
+    return {} if experiment.looks_into_runs else ledger
+
+
+def _finished(sweep: SweepFolder, configs: Sequence[RecallConfig], ledger: Mapping[str, Entry]) -> dict[str, Run]:
+    """By name: from their folders or, where these are gone, from the ledger."""
+    runs = {}
+    for config in configs:
+        name = name_of(config)
+        if sweep.has_finished(config):
+            runs[name] = sweep.read(config)
+        elif name in ledger:
+            runs[name] = ledger[name].as_run(sweep)
+    return runs
+
+
+def _of_whole_cells(configs: Sequence[RecallConfig], finished: Mapping[str, Run]) -> tuple[Run, ...]:
     """Those whose cell, all learning rates and seeds of it, is finished.
 
     A run ends when it is good enough, or has diverged: of those that train together, the first to be finished are the
     best or the worst.
     """
     cells = {name_of(config): json.dumps(config.cell(), sort_keys=True) for config in configs}
-    unfinished = {cells[name] for name in cells.keys() - {run.folder.name for run in runs}}
-    return tuple(run for run in runs if cells[run.folder.name] not in unfinished)
+    unfinished = {cells[name] for name in cells.keys() - finished.keys()}
+    return tuple(run for name, run in finished.items() if cells[name] not in unfinished)
 
 
 def _keep_more(experiment: Experiment, scale: str, out: Path, num_runs: int) -> None:

@@ -53,6 +53,8 @@ class Experiment:
     """From runs to numbers."""
     present: Callable[[Data], Section]
     """From numbers to tables and pictures. Needs nothing else: runs may be elsewhere."""
+    looks_into_runs: bool = False
+    """Whether it is measured from metrics or weights: runs of which only the result is left do not serve it."""
 
     def __post_init__(self) -> None:
         if set(self.grids) != set(SCALES):

@@ -106,4 +106,5 @@ FIGURE10 = Experiment(
     grids=grids(["rebased"]),
     measure=measure,
     present=present,
+    looks_into_runs=True,
 )

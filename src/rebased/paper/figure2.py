@@ -170,4 +170,5 @@ FIGURE2 = Experiment(
     grids=grids(["rebased"], only_largest=True),
     measure=measure,
     present=present,
+    looks_into_runs=True,
 )

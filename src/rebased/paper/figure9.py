@@ -99,4 +99,11 @@ def _draw(found: Mapping[str, Data]) -> "Figure":
     return figure
 
 
-FIGURE9 = Experiment(name="figure9", title="Attention of one query", grids=GRIDS, measure=measure, present=present)
+FIGURE9 = Experiment(
+    name="figure9",
+    title="Attention of one query",
+    grids=GRIDS,
+    measure=measure,
+    present=present,
+    looks_into_runs=True,
+)

@@ -11,12 +11,11 @@ from typing import Any, Self
 from rebased.models.config import check_names
 from rebased.paper.card_time import share_time
 from rebased.runs import Run, write_text
-from rebased.training.folders import SweepFolder, name_of
+from rebased.training.folders import SweepFolder
 from rebased.training.log import read_log
 from rebased.training.plan import read_plan
-from rebased.training.recall import RecallConfig
 
-__all__ = ["Findings", "findings_path", "read_findings", "seconds_of"]
+__all__ = ["Findings", "findings_path", "machines_of", "read_findings", "seconds_by_run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +77,9 @@ def machines_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [json.loads(kind) | {"runs": count} for kind, count in kinds.most_common()]
 
 
-def seconds_of(sweep: SweepFolder, configs: Sequence[RecallConfig]) -> float:
-    """How long these runs had a card, from the logs of their groups; of those without a log nothing is known."""
-    wanted = set(map(name_of, configs))
-    groups = {group.name: group for group in read_plan(sweep)}
+def seconds_by_run(sweep: SweepFolder) -> dict[str, float]:
+    """How long each run had a card, from the logs of groups, whose runs share alike; others are not in it."""
+    groups = {group.name: group.run_names for group in read_plan(sweep)}
     logs = {name: read_log(sweep.group(name).log) for name in groups if sweep.group(name).log.exists()}
     shares = share_time(logs)
-    parts = (shares[name] * _share(wanted, groups[name].run_names) for name in shares)
-    return round(sum(parts), 1)
-
-
-def _share(wanted: set[str], names: Sequence[str]) -> float:
-    return len(wanted.intersection(names)) / len(names)
+    return {run: shares[name] / len(groups[name]) for name in shares for run in groups[name]}

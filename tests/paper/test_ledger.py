@@ -1,0 +1,100 @@
+"""Runs of which only a line of the ledger is left: they are found in, and not trained again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from paper_cases import tiny
+
+from rebased.paper.conduct import conduct, num_finished, sweep_folder
+from rebased.paper.experiment import Experiment
+from rebased.paper.findings import Findings, findings_path
+from rebased.paper.ledger import LEDGER, Entry, read_ledger, write_ledger
+from rebased.paper.registry import EXPERIMENTS
+from rebased.training.engines import Engine, Serial
+from rebased.training.events import Event, Planned
+from rebased.training.folders import name_of
+
+RESULTS = Path(__file__).parents[2] / "results"
+TABLE1 = tiny(EXPERIMENTS["table1"])
+
+
+def carry_out(experiment: Experiment, out: Path, engine: Engine | None, scale: str = "smoke") -> Findings:
+    findings, failures = conduct(experiment, scale, out, engine, device="cpu", report=lambda event: None)
+    assert not failures
+    return findings
+
+
+def test_the_ledger_is_enough(tmp_path: Path) -> None:
+    """Without the runs' folders the same is found, and the time is known; a run that is missing is trained alone."""
+    before = carry_out(TABLE1, tmp_path, Serial("cpu"))
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    after = carry_out(TABLE1, tmp_path, None)
+    assert (after.data, after.machines, after.num_finished) == (before.data, before.machines, before.num_finished)
+    assert after.seconds == pytest.approx(before.seconds, abs=0.2)  # each run's is rounded
+    lost, *kept = (tmp_path / LEDGER).read_text().splitlines(keepends=True)
+    (tmp_path / LEDGER).write_text("".join(kept))
+    events = list[Event]()
+    again, _ = conduct(TABLE1, "smoke", tmp_path, Serial("cpu"), device="cpu", report=events.append)
+    assert [(event.num_groups, event.num_runs) for event in events if isinstance(event, Planned)] == [(1, 1)]
+    assert again.is_complete
+    assert [json.loads(line)["run"] for line in (tmp_path / LEDGER).read_text().splitlines()] == [
+        json.loads(line)["run"] for line in (lost, *kept)
+    ]
+
+
+def test_what_looks_into_runs_needs_their_folders(tmp_path: Path) -> None:
+    experiment = tiny(EXPERIMENTS["figure10"])
+    carry_out(experiment, tmp_path, Serial("cpu"))
+    assert len(read_ledger(tmp_path)) == 4
+    assert num_finished(experiment, "smoke", tmp_path) == 4
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    assert num_finished(experiment, "smoke", tmp_path) == 0
+    assert num_finished(tiny(EXPERIMENTS["figure1"]), "smoke", tmp_path) == 4
+
+
+def test_entries_are_added_and_replaced(tmp_path: Path) -> None:
+    run, other = TABLE1.configs("smoke")[:2]
+    write_ledger(tmp_path, [Entry(other, {"accuracy": 0.25}, 1.5)])
+    write_ledger(tmp_path, [Entry(run, {"accuracy": 0.5}, 2.0), Entry(other, {"accuracy": 1.0}, 3.0)])
+    assert read_ledger(tmp_path) == {
+        name_of(run): Entry(run, {"accuracy": 0.5}, 2.0),
+        name_of(other): Entry(other, {"accuracy": 1.0}, 3.0),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "3",
+        '{"run": {}, "result": {}, "seconds": 1}',
+        '{"run": {"stack": "rebased", "d_model": 16, "seq_len": 64, "learning_rate": 1e-3, "seed": 1}, "seconds": 1}',
+    ],
+)
+def test_what_is_no_ledger(line: str, tmp_path: Path) -> None:
+    run = TABLE1.configs("smoke")[0]
+    (tmp_path / LEDGER).write_text(Entry(run, {}, 0.0).line() + line + "\n")
+    with pytest.raises(ValueError, match=r"runs\.jsonl, line 2, is no run"):
+        carry_out(TABLE1, tmp_path, None)
+
+
+COMMITTED = [
+    experiment.name
+    for experiment in EXPERIMENTS.values()
+    if findings_path(RESULTS, "small", experiment.name).exists()
+    and experiment.configs("small")
+    and not experiment.looks_into_runs
+]
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_findings_follow_from_the_committed_ledger(name: str, tmp_path: Path) -> None:
+    shutil.copy(RESULTS / LEDGER, tmp_path)
+    found, kept = (
+        carry_out(EXPERIMENTS[name], tmp_path, None, "small"),
+        Findings.read(findings_path(RESULTS, "small", name)),
+    )
+    assert (found.num_finished, found.num_waiting) == (kept.num_finished, kept.num_waiting)
+    assert json.loads(json.dumps(found.data)) == kept.data

@@ -63,7 +63,7 @@ def test_better_only_where_the_test_says_so() -> None:
 
 def test_the_papers_numbers_stand_below_ours() -> None:
     data = measured(TABLE1, runs_of("x2", LOW))
-    (table,) = tables(TABLE1.present(data))
+    table, _ = tables(TABLE1.present(data))
     assert [cell.text for cell in table.rows[1]] == [
         "the paper's",
         "0.05 ± 0.05",
@@ -83,7 +83,7 @@ def test_whether_ours_are_apart_where_the_papers_are() -> None:
     """At 256 tokens these two are apart at widths 16 and 32."""
     for higher, lower, expected in ((CLEAR, LOW, "ours too"), (LOW, CLEAR, "ours not")):
         data = measured(TABLE1, runs_of("gamma_beta_x2", higher) + runs_of("gamma_x2", lower))
-        *_, table = tables(TABLE1.present(data))
+        *_, table, _ = tables(TABLE1.present(data))
         assert [row[0].text for row in table.rows] == ["(γx+β)² above (γx)²"] * 2
         assert [row[1].text for row in table.rows] == ["d = 16", "d = 32"]
         assert [row[4].text for row in table.rows] == [expected] * 2
@@ -91,8 +91,17 @@ def test_whether_ours_are_apart_where_the_papers_are() -> None:
 
 def test_kernels_whose_seeds_agree_are_apart_too() -> None:
     data = measured(TABLE1, runs_of("gamma_beta_x2", {16: [0.5] * 3}) + runs_of("gamma_x2", {16: [0.0] * 3}))
-    *_, table = tables(TABLE1.present(data))
+    *_, table, _ = tables(TABLE1.present(data))
     assert [cell.text for cell in table.rows[0]][4:] == ["ours too", "0"]
+
+
+def test_runs_that_learned_nothing_are_counted_over_all_learning_rates() -> None:
+    runs = runs_of("x2", {16: [0.001, 0.049, 0.05], 24: [0.5, 0.7, 0.9]}) + runs_of("x2", {16: [0.002, 0.15]}, 3e-3)
+    *_, table = tables(TABLE1.present(measured(TABLE1, runs + runs_of("based", {24: [0.01, 0.02]}))))
+    assert {row[0].text: [cell.text for cell in row[1:]] for row in table.rows} == {
+        "Based": ["not run", "2 of 2"],
+        "x²": ["3 of 5 (0.10)", "0 of 3 (0.70)"],
+    }
 
 
 def test_pairs_have_their_rates_chosen_by_other_seeds() -> None:
@@ -126,7 +135,7 @@ def test_which_learning_rates_ours_lacked_is_said() -> None:
 def test_kernels_that_share_no_run_are_not_compared() -> None:
     data = measured(TABLE1, runs_of("based", {16: [0.1, 0.2]}) + runs_of("rebased", {48: [0.9, 0.8]}))
     assert data["comparisons"] == {"256": []}
-    assert len(tables(TABLE1.present(data))) == 1
+    assert not [table for table in tables(TABLE1.present(data)) if "pair" in table.header]
 
 
 def test_a_constant_difference_has_no_effect_size() -> None:
@@ -136,7 +145,7 @@ def test_a_constant_difference_has_no_effect_size() -> None:
 
 def test_one_seed_has_no_spread() -> None:
     data = measured(TABLE1, [make_run("based", 0.5), make_run("x2", 0.4)])
-    table, pairs = tables(TABLE1.present(data))
+    table, pairs, _ = tables(TABLE1.present(data))
     assert table.rows[0][1] == Cell("0.50", "", "learning rate 0.001, 1 seeds")
     assert pairs.rows[0][-1].text == "no difference shown"
 

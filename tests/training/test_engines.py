@@ -244,15 +244,15 @@ def test_ray_ends_what_is_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_workers_share_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (processes_module, serial_module):
-        monkeypatch.setattr(module, "fitting", lambda config, device: (20, 2))
+        monkeypatch.setattr(module, "fitting", lambda config, device, num_sharing=1: (device, num_sharing))
         monkeypatch.setattr(module, "current", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert Serial("cuda").fitting(RUNS[0]) == (20, 2)
-    assert Processes("cuda", jobs=2).fitting(RUNS[0]) == (20, 2)
-    assert Processes("cuda", jobs=3).fitting(RUNS[0]) == (10, 2)
-    assert Processes("cuda:1", jobs=2).fitting(RUNS[0]) == (10, 2)
-    assert Processes("cpu", jobs=50).fitting(RUNS[0]) == (1, 2)
+    assert Serial("cuda").fitting(RUNS[0]) == ("cuda", 1)
+    assert Processes("cuda", jobs=2).fitting(RUNS[0]) == ("cuda", 1)
+    assert Processes("cuda", jobs=3).fitting(RUNS[0]) == ("cuda", 2)
+    assert Processes("cuda:1", jobs=2).fitting(RUNS[0]) == ("cuda:1", 2)
+    assert Processes("cpu", jobs=50).fitting(RUNS[0]) == ("cpu", 50)
 
 
 @pytest.mark.parametrize(

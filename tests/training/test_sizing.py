@@ -1,9 +1,11 @@
 """How many runs train together."""
 
 import pytest
+import torch
 from recall_cases import small_run
 
-from rebased.training.sizing import CPU_REPLICAS, MAX_REPLICAS, _choose, fitting
+from rebased.training import sizing
+from rebased.training.sizing import CPU_REPLICAS, MAX_REPLICAS, USABLE_MEMORY, _choose, fitting
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,18 @@ def test_parts_before_few_replicas(fixed: float, per_example: float, expected: t
 
 def test_on_a_cpu_nothing_is_tried() -> None:
     assert fitting(small_run(), "cpu") == (CPU_REPLICAS, 1)
+    assert fitting(small_run(), "cpu", num_sharing=2) == (CPU_REPLICAS // 2, 1)
+    assert fitting(small_run(), "cpu", num_sharing=50) == (1, 1)
+
+
+def test_processes_share_memory_and_not_the_limit_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "_step_bytes", lambda config, num_examples, device: 1 + num_examples)
+    example = small_run()
+    needed = 1 + example.batch_size
+
+    def found(free: float, num_sharing: int) -> tuple[int, int]:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free / USABLE_MEMORY, None))
+        return fitting(example, "cuda", num_sharing=num_sharing)
+
+    assert found(4.01 * MAX_REPLICAS * needed, 4) == (MAX_REPLICAS, 1)
+    assert found(40.01 * needed, 4) == (10, 1)

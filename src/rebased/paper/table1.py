@@ -31,6 +31,8 @@ KERNELS = {
     "rebased": "ReBased",
 }
 """Stacks, and what the paper calls them."""
+STUCK = 0.05
+"""A run whose accuracy is below never began to recall: it is still where all of them are for some epochs."""
 ROUNDED = 0.005
 """The paper has two digits: what it prints may be off by this."""
 
@@ -116,6 +118,7 @@ def present(data: Data) -> Section:
         if comparisons:
             parts.append(_pairs_table(length, comparisons))
         parts += _separated(length, cells)
+        parts.append(_stuck_table(length, cells))
     parts.append(Picture("figure3", _draw(data["cells"], lengths), "Figure 3: accuracy over width, for each kernel"))
     return Section("Table 1 and Figure 3: ablation", tuple(parts))
 
@@ -233,6 +236,30 @@ def _separated(length: int, cells: dict[tuple[str, int], Data]) -> list[Table]:
         "our two means, each at its best learning rate, as if seeds were unrelated, not corrected"
     )
     return [Table.of(caption, ("kernels", "width", "the paper's", "ours", "apart", "p"), rows)]
+
+
+def _stuck_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:
+    """Means hide that many runs of a cell are either good or have learned nothing."""
+    sizes = sorted({size for _, size in cells})
+    rows: list[list[Cell | str]] = []
+    for stack, name in KERNELS.items():
+        mine = [cells.get((stack, size)) for size in sizes]
+        if any(mine):
+            rows.append([name, *map(_stuck, mine)])
+    caption = (
+        f"{length} tokens: runs that learned next to nothing (accuracy below {STUCK:g}), of all learning rates and "
+        "seeds; in brackets the mean accuracy of the others"
+    )
+    return Table.of(caption, ["kernel", *(f"d = {size}" for size in sizes)], rows)
+
+
+def _stuck(cell: Data | None) -> Cell:
+    if cell is None:
+        return Cell("not run", "faint")
+    tried = [accuracy for by_seed in cell["by_rate"].values() for accuracy in by_seed.values()]
+    others = [accuracy for accuracy in tried if accuracy >= STUCK]
+    text = f"{len(tried) - len(others)} of {len(tried)}"
+    return Cell(f"{text} ({statistics.fmean(others):.2f})" if others else text)
 
 
 def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":

@@ -20,20 +20,21 @@ USABLE_MEMORY = 0.75
 PROBE_EXAMPLES = (8, 32)
 
 
-def fitting(config: RecallConfig, device: torch.device | str) -> tuple[int, int]:
+def fitting(config: RecallConfig, device: torch.device | str, *, num_sharing: int = 1) -> tuple[int, int]:
     """How many replicas of a run to train together, and into how many parts to cut their batches.
 
+    ``num_sharing``: how many processes are to do so on this device at the same time.
     On a CUDA device one replica's step is tried with a few examples, not compiled, which takes the most memory; what
     it needs grows linearly with the examples.
     """
     device = torch.device(device)
     if device.type != "cuda":
-        return CPU_REPLICAS, 1
+        return max(1, CPU_REPLICAS // num_sharing), 1
     _step_bytes(config, PROBE_EXAMPLES[0], device)  # libraries take what they keep for themselves the first time
     few, more = (_step_bytes(config, count, device) for count in PROBE_EXAMPLES)
     per_example = (more - few) / (PROBE_EXAMPLES[1] - PROBE_EXAMPLES[0])
     fixed = few - PROBE_EXAMPLES[0] * per_example
-    usable = USABLE_MEMORY * torch.cuda.mem_get_info(device)[0]
+    usable = USABLE_MEMORY * torch.cuda.mem_get_info(device)[0] / num_sharing
     return _choose(config.batch_size, fixed, per_example, usable)
 
 

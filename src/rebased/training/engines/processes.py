@@ -28,8 +28,7 @@ class Processes:
         """Workers on one device share it."""
         num_devices = torch.cuda.device_count() if self.device == "cuda" else 1
         with current(self.device):
-            num_runs, micro_batches = fitting(config, self.device)
-        return max(1, num_runs // -(-self.num_workers // num_devices)), micro_batches
+            return fitting(config, self.device, num_sharing=-(-self.num_workers // num_devices))
 
     def run(self, tasks: Sequence[GroupTask], report: Report) -> None:
         waiting, begun = deque(tasks), Counter[str]()

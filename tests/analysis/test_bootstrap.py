@@ -1,5 +1,7 @@
 """Bootstrap intervals: equal to scipy's where it has them, invariant as they should be, and covering."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,11 +12,12 @@ from rebased.analysis.bootstrap import METHODS, mean_difference_interval, mean_i
 
 
 def samples(first_seed: int) -> st.SearchStrategy[np.ndarray]:
-    """3 to 12 values without ties but between orders of the same values, whose sums are exact in binary.
+    """5 to 12 values without ties but between orders of the same values, whose sums are exact in binary.
 
-    scipy leaves other ties to rounding, so that its BCa and ours would rightly differ.
+    scipy leaves other ties to rounding, so that its BCa and ours would rightly differ; of fewer, all resamples are
+    taken.
     """
-    seeds, sizes = st.integers(first_seed, first_seed + 999), st.integers(3, 12)
+    seeds, sizes = st.integers(first_seed, first_seed + 999), st.integers(5, 12)
     return st.builds(lambda seed, n: np.random.default_rng(seed).integers(0, 2**20, size=n) / 2**20, seeds, sizes)
 
 
@@ -45,6 +48,25 @@ def test_mean_is_scipys(values: np.ndarray, method: str, confidence: float, seed
     assert (result.low, result.high) == pytest.approx(tuple(expected), abs=1e-9)
     assert result.estimate == pytest.approx(values.mean())
     assert (result.method, result.confidence) == (method, confidence)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 999), num_values=st.integers(2, 5), method=st.sampled_from(METHODS))
+def test_few_values_have_all_resamples_taken(seed: int, num_values: int, method: str) -> None:
+    """What scipy draws comes near that, the more it draws."""
+    values = np.random.default_rng(seed).integers(0, 2**20, size=num_values) / 2**20
+    result = mean_interval(values, method=method)
+    assert mean_interval(values, method=method, seed=1) == result
+    drawn = stats.bootstrap(
+        (values,), np.mean, n_resamples=100_000, method=SCIPY_NAMES[method], rng=np.random.default_rng(seed)
+    ).confidence_interval
+    means = np.unique([np.mean(each) for each in product(values, repeat=num_values)])
+    for ours, theirs in ((result.low, drawn.low), (result.high, drawn.high)):
+        # A quantile of few different means is one of them or its neighbour.
+        assert abs(np.searchsorted(means, ours) - np.searchsorted(means, theirs)) <= max(2, 0.02 * len(means))
+    if method == "percentile":
+        every = [np.mean(each) for each in product(values, repeat=num_values)]
+        assert (result.low, result.high) == pytest.approx(tuple(np.quantile(every, [0.025, 0.975])), abs=1e-12)
 
 
 def mean_difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:

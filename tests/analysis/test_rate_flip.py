@@ -41,11 +41,16 @@ def test_a_choice_by_hand() -> None:
 
 @settings(max_examples=25)
 @given(
-    seed=st.integers(0, 10_000), seeds=st.lists(st.integers(1, 3), min_size=1, max_size=3), num_rates=st.integers(2, 3)
+    seed=st.integers(0, 10_000),
+    seeds=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    num_rates=st.integers(2, 3),
+    num_labels=st.none() | st.integers(1, 6),
 )
-def test_p_is_the_share_of_all_flips(seed: int, seeds: list[int], num_rates: int) -> None:
+def test_p_is_the_share_of_all_flips(seed: int, seeds: list[int], num_rates: int, num_labels: int | None) -> None:
     generator = np.random.default_rng(seed)
     a, b = tables(generator, seeds, num_rates), tables(generator, seeds, num_rates, sd=0.2)
+    blocks = None if num_labels is None else generator.integers(0, num_labels, sum(seeds)).tolist()
+    labels = blocks or list(range(sum(seeds)))
 
     def difference(flips: tuple[bool, ...]) -> float:
         total, row = 0.0, 0
@@ -56,8 +61,12 @@ def test_p_is_the_share_of_all_flips(seed: int, seeds: list[int], num_rates: int
             total += sum(mine - theirs for mine, theirs in pairs)
         return total / row
 
-    every = [difference(flips) for flips in product((False, True), repeat=sum(seeds))]
-    found = rate_flip_test(a, b)
+    used = sorted(set(labels))
+    every = [
+        difference(tuple(flips[used.index(label)] for label in labels))
+        for flips in product((False, True), repeat=len(used))
+    ]
+    found = rate_flip_test(a, b, blocks)
     assert found.mean_difference == pytest.approx(every[0], abs=1e-12)
     assert found.p_value == pytest.approx(np.mean([abs(x) >= abs(every[0]) - 1e-9 for x in every]))
     assert found.exact
@@ -92,10 +101,17 @@ def test_runs_that_are_the_same_change_nothing() -> None:
 def test_flips_drawn_are_near_all_of_them() -> None:
     generator = np.random.default_rng(1)
     a, b = tables(generator, [5, 5], 3), tables(generator, [5, 5], 3)
-    every, drawn = rate_flip_test(a, b), rate_flip_test(a, b, num_flips=1000, seed=3)
-    assert (every.exact, drawn.exact, drawn.num_flips) == (True, False, 1000)
-    assert drawn.p_value == pytest.approx(every.p_value, abs=0.05)
-    assert drawn == rate_flip_test(a, b, num_flips=1000, seed=3)
+    every, drawn = rate_flip_test(a, b), rate_flip_test(a, b, max_exact_blocks=0, num_flips=5000, seed=3)
+    assert (every.exact, every.num_flips, drawn.exact, drawn.num_flips) == (True, 1024, False, 5000)
+    assert drawn.p_value == pytest.approx(every.p_value, abs=0.025)  # 3.5 standard deviations
+    assert drawn == rate_flip_test(a, b, max_exact_blocks=0, num_flips=5000, seed=3)
+
+
+def test_many_seeds_of_a_size_are_drawn() -> None:
+    generator = np.random.default_rng(1)
+    a, b = tables(generator, [20], 2), tables(generator, [20], 2)
+    assert not rate_flip_test(a, b).exact
+    assert rate_flip_test([*a, *a], [*b, *b], num_flips=10).num_blocks == 40
 
 
 @pytest.mark.parametrize(("num_rates", "other_sd"), [(2, 0.1), (4, 0.1), (4, 0.025)])
@@ -105,7 +121,7 @@ def test_keeps_its_level(num_rates: int, other_sd: float) -> None:
     refused, refused_naively = 0, 0
     for _ in range(num_tables):
         a, b = tables(generator, [5] * 4, num_rates), tables(generator, [5] * 4, num_rates, sd=other_sd)
-        refused += rate_flip_test(a, b, num_flips=199).p_value < 0.05
+        refused += rate_flip_test(a, b).p_value < 0.05
         naive = np.concatenate([held_out(x) - held_out(y) for x, y in zip(a, b, strict=True)])
         refused_naively += sign_flip_test(naive).p_value < 0.05
     assert refused / num_tables < 0.08  # 0.05, and three standard deviations
@@ -115,14 +131,14 @@ def test_keeps_its_level(num_rates: int, other_sd: float) -> None:
 def test_the_interval_is_what_the_test_does_not_refuse() -> None:
     generator = np.random.default_rng(2)
     a, b = tables(generator, [5] * 4, 3), tables(generator, [5] * 4, 3)
-    found = flip_interval(a, b, num_flips=500)
+    found = flip_interval(a, b)
     assert found is not None
     low, high = found.low, found.high
     assert low < rate_flip_test(a, b).mean_difference < high
     for shift, is_refused in ((low - 1e-3, True), (low + 1e-3, False), (high - 1e-3, False), (high + 1e-3, True)):
-        p = rate_flip_test(a, [table + shift for table in b], num_flips=500).p_value
+        p = rate_flip_test(a, [table + shift for table in b]).p_value
         assert (p < 0.05) == is_refused
-    moved = flip_interval([table + 0.25 for table in a], b, num_flips=500)
+    moved = flip_interval([table + 0.25 for table in a], b)
     assert moved is not None
     assert (moved.low, moved.high) == pytest.approx((low + 0.25, high + 0.25), abs=1e-4)
 

@@ -57,9 +57,9 @@ def test_what_looks_into_runs_needs_their_folders(tmp_path: Path) -> None:
 def test_entries_are_added_and_replaced(tmp_path: Path) -> None:
     run, other = TABLE1.configs("smoke")[:2]
     write_ledger(tmp_path, [Entry(other, {"accuracy": 0.25}, 1.5)])
-    write_ledger(tmp_path, [Entry(run, {"accuracy": 0.5}, 2.0), Entry(other, {"accuracy": 1.0}, 3.0)])
+    write_ledger(tmp_path, [Entry(run, {"accuracy": 0.5}, 2.0, (0.25, 0.5)), Entry(other, {"accuracy": 1.0}, 3.0)])
     assert read_ledger(tmp_path) == {
-        name_of(run): Entry(run, {"accuracy": 0.5}, 2.0),
+        name_of(run): Entry(run, {"accuracy": 0.5}, 2.0, (0.25, 0.5)),
         name_of(other): Entry(other, {"accuracy": 1.0}, 3.0),
     }
 

@@ -47,7 +47,7 @@ def test_the_best_learning_rate_counts() -> None:
 def test_better_only_where_the_test_says_so() -> None:
     alike = {size: [x + 0.001 * (-1) ** i for i, x in enumerate(values)] for size, values in CLEAR.items()}
     data = measured(TABLE1, runs_of("rebased", CLEAR) + runs_of("x2", LOW) + runs_of("based", alike))
-    verdicts = {(each["a"], each["b"]): each["verdict"] for each in data["comparisons"]["256"]}
+    verdicts = {(each["a"], each["b"]): each["verdict"] for each in data["comparisons"]["256"]["tuned"]}
     assert verdicts == {
         ("rebased", "x2"): "a better",
         ("rebased", "based"): "no difference shown",
@@ -96,12 +96,40 @@ def test_kernels_whose_seeds_agree_are_apart_too() -> None:
 
 
 def test_runs_that_learned_nothing_are_counted_over_all_learning_rates() -> None:
-    runs = runs_of("x2", {16: [0.001, 0.049, 0.05], 24: [0.5, 0.7, 0.9]}) + runs_of("x2", {16: [0.002, 0.15]}, 3e-3)
-    *_, table = tables(TABLE1.present(measured(TABLE1, runs + runs_of("based", {24: [0.01, 0.02]}))))
+    runs = runs_of("x2", {16: [0.001, 0.0099, 0.01], 24: [0.5, 0.7, 0.9]}) + runs_of("x2", {16: [0.002, 0.15]}, 3e-3)
+    *_, table = tables(TABLE1.present(measured(TABLE1, runs + runs_of("based", {24: [0.001, 0.002]}))))
     assert {row[0].text: [cell.text for cell in row[1:]] for row in table.rows} == {
         "Based": ["not run", "2 of 2"],
-        "x²": ["3 of 5 (0.10)", "0 of 3 (0.70)"],
+        "x²": ["3 of 5 (0.08)", "0 of 3 (0.70)"],
     }
+
+
+def test_outcomes_that_need_no_choice_of_a_rate() -> None:
+    """x² learns nothing at one of two rates, otherwise it is as good."""
+    runs = runs_of("based", CLEAR) + runs_of("based", CLEAR, 3e-3) + runs_of("x2", CLEAR)
+    runs += runs_of("x2", {size: [0.001] * 5 for size in CLEAR}, 3e-3)
+    data = measured(TABLE1, runs)
+    found = {name: each[0] for name, each in data["comparisons"]["256"].items()}
+    assert {name: each["difference"] for name, each in found.items()} == {
+        "tuned": 0,
+        "untuned": pytest.approx((0.92 - 0.001) / 2),
+        "learned": pytest.approx(0.5),
+    }
+    assert {name: each["p_value"] for name, each in found.items()} == {
+        "tuned": 1,
+        "untuned": 2 / 2**20,
+        "learned": 2 / 2**20,
+    }
+    others = tables(TABLE1.present(data))[2]
+    assert [cell.text for cell in others.rows[0]] == [
+        "Based − x²",
+        "+0.459",
+        "1.9e-06",
+        "Based better",
+        "+0.500",
+        "1.9e-06",
+        "Based better",
+    ]
 
 
 def test_pairs_have_their_rates_chosen_by_other_seeds() -> None:
@@ -113,13 +141,13 @@ def test_pairs_have_their_rates_chosen_by_other_seeds() -> None:
         for rate, accuracies in rates.items()
         for seed, x in enumerate(accuracy - shift for accuracy in accuracies)
     ]
-    (found,) = measured(TABLE1, runs)["comparisons"]["256"]
+    (found,) = measured(TABLE1, runs)["comparisons"]["256"]["tuned"]
     assert (found["num_runs"], found["difference"]) == (3, pytest.approx(0.25))
 
 
 def test_beyond_where_runs_stop_none_is_better() -> None:
     data = measured(TABLE1, runs_of("based", {16: [0.992] * 8}) + runs_of("x2", {16: [0.999] * 8}))
-    (found,) = data["comparisons"]["256"]
+    (found,) = data["comparisons"]["256"]["tuned"]
     assert (found["difference"], found["cliffs_delta"], found["p_value"]) == (0, 0, 1)
 
 
@@ -134,18 +162,18 @@ def test_which_learning_rates_ours_lacked_is_said() -> None:
 
 def test_kernels_that_share_no_run_are_not_compared() -> None:
     data = measured(TABLE1, runs_of("based", {16: [0.1, 0.2]}) + runs_of("rebased", {48: [0.9, 0.8]}))
-    assert data["comparisons"] == {"256": []}
+    assert data["comparisons"] == {"256": {"tuned": [], "untuned": [], "learned": []}}
     assert not [table for table in tables(TABLE1.present(data)) if "pair" in table.header]
 
 
 def test_a_constant_difference_has_no_effect_size() -> None:
     data = measured(TABLE1, runs_of("based", {16: [0.5] * 4}) + runs_of("x2", {16: [0.25] * 4}))
-    assert data["comparisons"]["256"][0]["effect"] is None
+    assert data["comparisons"]["256"]["tuned"][0]["effect"] is None
 
 
 def test_one_seed_has_no_spread() -> None:
     data = measured(TABLE1, [make_run("based", 0.5), make_run("x2", 0.4)])
-    table, pairs, _ = tables(TABLE1.present(data))
+    table, pairs, *_ = tables(TABLE1.present(data))
     assert table.rows[0][1] == Cell("0.50", "", "learning rate 0.001, 1 seeds")
     assert pairs.rows[0][-1].text == "no difference shown"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import NormalDist
 
 import numpy as np
@@ -48,9 +49,13 @@ def mean_interval(
     ``strata`` has a label for each value; values are then resampled only among those of their label, so how strata
     differ (sizes, whose choice is ours) adds nothing to the width and how values in one differ (seeds) does. Every
     value has the same weight. "percentile" takes quantiles of the resampled means; "bca" corrects these quantiles for
-    bias and skewness (Efron 1987, jackknife acceleration). A stratum needs at least 2 values. With few in each the
-    interval is too narrow, as resampling n values makes their variance (n - 1)/n of what it is: asked for 95 %, it
-    covered 88 to 90 % in simulation with 4 strata of 5 values, and 79 to 85 % with 5 values in all.
+    bias and skewness (Efron 1987, jackknife acceleration). A stratum needs at least 2 values. Without strata, all
+    resamples are taken if there are no more than ``num_resamples``, as of five values; otherwise so many are drawn.
+
+    With few values the interval is too narrow, as resampling n values makes their variance (n - 1)/n of what it is:
+    asked for 95 %, it covered 88 to 90 % in simulation with 4 strata of 5 values, and 79 to 85 % with 5 values in all,
+    if these are like draws from a normal distribution. If one in ten fails altogether, five values mostly do not show
+    it, and it covered 40 to 70 %.
     """
     return _interval(_parts("values", values, "strata", strata, 1.0), confidence, method, num_resamples, seed)
 
@@ -101,16 +106,21 @@ def _interval(parts: Parts, confidence: float, method: str, num_resamples: int, 
     estimate = float(sum(weight * values.mean() for weight, values in parts))
     low = high = estimate
     if any(np.ptp(values) > 0 for _, values in parts):  # otherwise resampling changes nothing
-        generator = np.random.default_rng(seed)
-        resampled = sum(
-            (weight * _resampled_means(values, num_resamples, generator) for weight, values in parts),
-            start=np.zeros(num_resamples),
-        )
+        resampled = _resampled(parts, num_resamples, seed)
         levels = ((1 - confidence) / 2, (1 + confidence) / 2)
         if method == "bca":
             levels = _corrected(levels, parts, estimate, resampled)
         low, high = (float(value) for value in np.quantile(resampled, levels))
     return Interval(estimate=estimate, low=low, high=high, confidence=confidence, method=method)
+
+
+def _resampled(parts: Parts, num_resamples: int, seed: int) -> Float[np.ndarray, "resamples"]:
+    if len(parts) == 1 and (num_values := len(parts[0][1])) ** num_values <= num_resamples:
+        ((weight, values),) = parts
+        return weight * np.array([sum(each) for each in product(values.tolist(), repeat=num_values)]) / num_values
+    generator = np.random.default_rng(seed)
+    drawn = (weight * _resampled_means(values, num_resamples, generator) for weight, values in parts)
+    return sum(drawn, start=np.zeros(num_resamples))
 
 
 def _resampled_means(

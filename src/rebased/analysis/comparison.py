@@ -15,7 +15,7 @@ from rebased.analysis.holm import holm
 from rebased.analysis.rate_flip import flip_interval, rate_flip_test
 from rebased.analysis.sign_flip import SignFlip
 
-__all__ = ["FLIPPED_TOGETHER", "Comparison", "compare_kernels"]
+__all__ = ["FLIPPED_TOGETHER", "ByRate", "Comparison", "compare_kernels"]
 
 FLIPPED_TOGETHER = ("run", "seed", "size")
 """What a block of the test holds: one seed of one size, all sizes of a seed, or all seeds of a size."""

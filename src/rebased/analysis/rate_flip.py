@@ -1,19 +1,22 @@
 """Sign-flip test of two kernels that each have their learning rates chosen: the choice is made anew in every flip."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from rebased.analysis.bootstrap import Interval
 from rebased.analysis.checks import check_positive, check_seed, finite_array, group_codes
 from rebased.analysis.held_out import held_out
-from rebased.analysis.sign_flip import SignFlip, sign_flip_test
+from rebased.analysis.sign_flip import MAX_EXACT_BLOCKS, SignFlip, count_as_far, sign_flip_test
 
 __all__ = ["Tables", "flip_interval", "rate_flip_test"]
 
 Tables = Sequence[Float[np.ndarray, "S K"]]
 """Accuracies of one kernel, a table of seeds × learning rates for each size."""
+MAX_PART_BLOCKS = 14
+"""All flips of a size are looked at one by one, 2^14 at most; those of several sizes are then sums."""
 _TIE = 1e-12  # Relative to the sum of sizes, as in `sign_flip_test`.
 _ROWS = 2048  # Flips at a time.
 _HALVINGS = 17  # Of what an end of an interval is searched in: it is then known to 1e-5 of that.
@@ -24,6 +27,7 @@ def rate_flip_test(
     b: Tables,
     blocks: Sequence[Hashable] | None = None,
     *,
+    max_exact_blocks: int = MAX_EXACT_BLOCKS,
     num_flips: int = 16_384,
     seed: int = 0,
 ) -> SignFlip:
@@ -32,11 +36,12 @@ def rate_flip_test(
     Under the null hypothesis a seed's accuracies, of all rates together, could as well be the other kernel's. So a flip
     exchanges them, and rates are chosen from what is there then. A test of the differences of chosen accuracies
     would take them to be independent, which they are not: of two kernels that are the same it calls one better in
-    12 to 14 % of cases at 5 %, with four sizes of five seeds and two to four rates.
+    10 to 16 % of cases at 5 %, with four sizes of five seeds and two to four rates.
 
     ``blocks`` has a label for each seed of each size, in their order; those of one label are exchanged together. With
-    one rate there is nothing to choose, and this is `sign_flip_test`. Otherwise up to ``num_flips`` flips are all
-    looked at, beyond that so many are drawn from ``seed``.
+    one rate there is nothing to choose, and this is `sign_flip_test`. As there, up to ``max_exact_blocks`` all flips
+    are counted and nothing is random; beyond, or where blocks tie more than `MAX_PART_BLOCKS` together, ``num_flips``
+    are drawn from ``seed``.
     """
     tables = [_pair_of_tables(x, y) for x, y in zip(a, b, strict=True)]
     check_positive("num_flips", num_flips)
@@ -44,32 +49,22 @@ def rate_flip_test(
     if not tables:
         raise ValueError("a and b have no sizes; there must be at least one")
     if all(table.shape[2] == 1 for table in tables):
-        return sign_flip_test(np.concatenate([x[:, 0] - y[:, 0] for x, y in tables]), blocks)
+        differences = np.concatenate([x[:, 0] - y[:, 0] for x, y in tables])
+        return sign_flip_test(differences, blocks, max_exact_blocks=max_exact_blocks, seed=seed)
     num_rows = sum(table.shape[1] for table in tables)
     codes = np.arange(num_rows) if blocks is None else group_codes("blocks", blocks, num_rows)
-    matters = np.concatenate([(x != y).any(axis=1) for x, y in tables])  # to exchange equals changes nothing
-    used, codes = np.unique(codes[matters], return_inverse=True)
-    num_blocks = len(used)
-    exact = 2**num_blocks <= num_flips
-    observed = float(_differences(tables, np.zeros((1, num_rows), dtype=bool))[0])
+    parts = _parts(tables, codes)
+    observed = sum(float(part.sums(part.unflipped)[0]) for part in parts)
     threshold = abs(observed) - _TIE * sum(float(np.abs(table).sum()) for table in tables)
-    as_far, total = 0, 2**num_blocks if exact else num_flips
-    generator = np.random.default_rng(seed)
-    for start in range(0, total, _ROWS):
-        rows = min(_ROWS, total - start)
-        if exact:
-            by_block = (np.arange(start, start + rows)[:, None] >> np.arange(num_blocks)) & 1
-        else:
-            by_block = generator.integers(0, 2, size=(rows, num_blocks))
-        is_flipped = np.zeros((rows, num_rows), dtype=bool)
-        is_flipped[:, matters] = by_block[:, codes] == 1
-        as_far += int(np.count_nonzero(np.abs(_differences(tables, is_flipped)) >= threshold))
+    num_blocks = sum(part.num_blocks for part in parts)
+    exact = num_blocks <= max_exact_blocks and all(part.num_blocks <= MAX_PART_BLOCKS for part in parts)
+    if exact:
+        num_flips = 2**num_blocks
+        p_value = _count_all(parts, threshold) / num_flips
+    else:
+        p_value = (1 + _draw(parts, threshold, num_flips, seed)) / (1 + num_flips)
     return SignFlip(
-        p_value=as_far / total if exact else (1 + as_far) / (1 + total),
-        mean_difference=observed,
-        num_blocks=num_blocks,
-        num_flips=total,
-        exact=exact,
+        p_value=p_value, mean_difference=observed / num_rows, num_blocks=num_blocks, num_flips=num_flips, exact=exact
     )
 
 
@@ -79,7 +74,6 @@ def flip_interval(
     blocks: Sequence[Hashable] | None = None,
     *,
     confidence: float = 0.95,
-    num_flips: int = 4096,
     seed: int = 0,
 ) -> Interval | None:
     """How much could be added to all of b's accuracies without `rate_flip_test` telling the two apart.
@@ -89,9 +83,9 @@ def flip_interval(
     alpha = 1 - confidence
 
     def p_value(shift: float) -> float:
-        return rate_flip_test(a, [y + shift for y in b], blocks, num_flips=num_flips, seed=seed).p_value
+        return rate_flip_test(a, [y + shift for y in b], blocks, seed=seed).p_value
 
-    middle = rate_flip_test(a, b, blocks, num_flips=1).mean_difference
+    middle = rate_flip_test(a, b, blocks, max_exact_blocks=0, num_flips=1).mean_difference
     everything = np.concatenate([np.ravel(x) for x in (*a, *b)])
     reach = 2 * float(np.ptp(everything)) + 1e-3
     if min(p_value(middle - reach), p_value(middle + reach)) >= alpha:
@@ -117,13 +111,77 @@ def _pair_of_tables(x: Float[np.ndarray, "S K"], y: Float[np.ndarray, "S K"]) ->
     return np.stack([x, y])
 
 
-def _differences(
-    tables: Sequence[Float[np.ndarray, "2 S K"]], is_flipped: Bool[np.ndarray, "N rows"]
-) -> Float[np.ndarray, "N"]:
-    """Mean difference of chosen accuracies, of each flip."""
-    total, start = np.zeros(len(is_flipped)), 0
-    for x, y in tables:
-        flipped = is_flipped[:, start : start + len(x), None]
-        total += (held_out(np.where(flipped, y, x)) - held_out(np.where(flipped, x, y))).sum(axis=1)
-        start += len(x)
-    return total / start
+@dataclass(frozen=True)
+class _Part:
+    """Sizes whose blocks are flipped independently of all others'."""
+
+    tables: list[Float[np.ndarray, "2 S K"]]
+    codes: Int[np.ndarray, "rows"]
+    """The block of each row of the tables, -1 where both kernels have the same: to exchange these changes nothing."""
+
+    @property
+    def num_blocks(self) -> int:
+        return int(self.codes.max(initial=-1)) + 1
+
+    @property
+    def unflipped(self) -> Bool[np.ndarray, "1 blocks"]:
+        return np.zeros((1, self.num_blocks), dtype=bool)
+
+    def sums(self, is_flipped: Bool[np.ndarray, "N blocks"]) -> Float[np.ndarray, "N"]:
+        """Of differences of chosen accuracies, in each flip."""
+        of_rows = np.concatenate([is_flipped, np.zeros((len(is_flipped), 1), dtype=bool)], axis=1)[:, self.codes]
+        total, start = np.zeros(len(is_flipped)), 0
+        for x, y in self.tables:
+            flipped = of_rows[:, start : start + len(x), None]
+            total += (held_out(np.where(flipped, y, x)) - held_out(np.where(flipped, x, y))).sum(axis=1)
+            start += len(x)
+        return total
+
+    def all_sums(self) -> Float[np.ndarray, "flips"]:
+        flips = np.arange(2**self.num_blocks)
+        found = [
+            self.sums(((rows[:, None] >> np.arange(self.num_blocks)) & 1).astype(bool))
+            for rows in np.split(flips, range(_ROWS, len(flips), _ROWS))
+        ]
+        return np.concatenate(found)
+
+
+def _parts(tables: Sequence[Float[np.ndarray, "2 S K"]], codes: Int[np.ndarray, "rows"]) -> list[_Part]:
+    """Sizes that share a block are of one part."""
+    borders = np.cumsum([0, *(table.shape[1] for table in tables)])
+    matters = np.concatenate([(x != y).any(axis=1) for x, y in tables])
+    codes = np.where(matters, codes, -1)
+    groups: list[tuple[list[int], set[int]]] = []
+    for index in range(len(tables)):
+        mine, used = [index], set(codes[borders[index] : borders[index + 1]].tolist()) - {-1}
+        apart = []
+        for group in groups:
+            if group[1].isdisjoint(used):
+                apart.append(group)
+            else:
+                mine, used = group[0] + mine, group[1] | used
+        groups = [*apart, (mine, used)]
+    parts = []
+    for indices, used in groups:
+        rows = np.concatenate([codes[borders[index] : borders[index + 1]] for index in indices])
+        numbers = {code: number for number, code in enumerate(sorted(used))} | {-1: -1}
+        parts.append(_Part([tables[index] for index in indices], np.array([numbers[code] for code in rows.tolist()])))
+    return parts
+
+
+def _count_all(parts: Sequence[_Part], threshold: float) -> int:
+    """How many flips are as far, of all: their sums are those of one half of the parts plus those of the other."""
+    shorter, longer = np.zeros(1), np.zeros(1)
+    for part in sorted(parts, key=lambda part: -part.num_blocks):
+        shorter, longer = sorted([np.add.outer(shorter, part.all_sums()).ravel(), longer], key=len)
+    return count_as_far(shorter, longer, threshold)
+
+
+def _draw(parts: Sequence[_Part], threshold: float, num_flips: int, seed: int) -> int:
+    generator = np.random.default_rng(seed)
+    as_far = 0
+    for start in range(0, num_flips, _ROWS):
+        rows = min(_ROWS, num_flips - start)
+        drawn = [part.sums(generator.integers(0, 2, size=(rows, part.num_blocks)) == 1) for part in parts]
+        as_far += int(np.count_nonzero(np.abs(sum(drawn, start=np.zeros(rows))) >= threshold))
+    return as_far

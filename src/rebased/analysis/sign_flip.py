@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from rebased.analysis.checks import check_positive, check_seed, finite_vector, group_codes
 
-__all__ = ["MAX_EXACT_BLOCKS", "SignFlip", "sign_flip_test"]
+__all__ = ["MAX_EXACT_BLOCKS", "SignFlip", "count_as_far", "sign_flip_test"]
 
 MAX_EXACT_BLOCKS = 32
 """Up to so many blocks all flips are counted: 2^32, as pairs of two halves of 2^16 each."""
@@ -83,19 +83,23 @@ def sign_flip_test(
     )
 
 
-def _count_as_far(sums: Float[np.ndarray, "B"], threshold: float) -> int:
-    """How many of the 2^B signed sums are at least ``threshold`` from zero.
+def count_as_far(first: Float[np.ndarray, "N"], second: Float[np.ndarray, "M"], threshold: float) -> int:
+    """How many of the N · M sums of one of each are at least ``threshold`` from zero.
 
-    A signed sum is one of the first half of the blocks plus one of the second: with the latter sorted, a search for
-    each of the former counts all pairs without forming them.
+    With the second sorted, a search for each of the first counts them without forming them.
     """
     if threshold <= 0:
-        return 2 ** len(sums)
-    first = _signed_sums(sums[: len(sums) // 2])
-    second = np.sort(_signed_sums(sums[len(sums) // 2 :]))
+        return len(first) * len(second)
+    second = np.sort(second)
     above = len(second) - np.searchsorted(second, threshold - first, side="left")
     below = np.searchsorted(second, -threshold - first, side="right")
     return int(above.sum() + below.sum())
+
+
+def _count_as_far(sums: Float[np.ndarray, "B"], threshold: float) -> int:
+    """Of the 2^B signed sums, each one of the first half of the blocks plus one of the second."""
+    half = len(sums) // 2
+    return count_as_far(_signed_sums(sums[:half]), _signed_sums(sums[half:]), threshold)
 
 
 def _signed_sums(sums: Float[np.ndarray, "B"]) -> Float[np.ndarray, "flips"]:

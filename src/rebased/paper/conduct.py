@@ -46,7 +46,7 @@ def conduct(
     _keep_more(experiment, scale, out, len(finished))
     seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
     named = {name_of(config): config for config in configs}
-    write_ledger(out, [Entry(named[name], run.result, seconds.get(name, 0.0)) for name, run in finished.items()])
+    write_ledger(out, [Entry.of(named[name], run, seconds.get(name, 0.0)) for name, run in finished.items()])
     runs = _of_whole_cells(configs, finished)
     material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rebased.locks import locked
 from rebased.runs import Run, write_text
@@ -28,14 +28,30 @@ class Entry:
     result: dict[str, Any]
     seconds: float
     """Of a card, or a CPU: the run's part of what its group had."""
+    accuracies: tuple[float, ...] = ()
+    """After each epoch, where that is known."""
+
+    @classmethod
+    def of(cls, config: RecallConfig, run: Run, seconds: float) -> Self:
+        accuracies = tuple(round(entry["accuracy"], 5) for entry in run.metrics)
+        return cls(config, run.result, round(seconds, 2), accuracies)
 
     def as_run(self, sweep: SweepFolder) -> Run:
-        """As it would be read from its folder, but for metrics and weights."""
-        return Run(sweep.run(self.config), self.config.to_dict(), (), self.result)
+        """As it would be read from its folder, without weights and with little of its metrics."""
+        metrics = tuple({"epoch": epoch, "accuracy": x} for epoch, x in enumerate(self.accuracies, start=1))
+        return Run(sweep.run(self.config), self.config.to_dict(), metrics, self.result)
 
     def line(self) -> str:
-        values = {"run": self.config.identity(), "result": self.result, "seconds": round(self.seconds, 2)}
+        values = {"run": self.config.identity(), "result": self.result, "seconds": self.seconds}
+        if self.accuracies:
+            values["accuracies"] = self.accuracies
         return json.dumps(values, sort_keys=True, allow_nan=False) + "\n"
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        values = json.loads(line)
+        config, result = RecallConfig.from_dict(values["run"]), dict(values["result"])
+        return cls(config, result, float(values["seconds"]), tuple(map(float, values.get("accuracies", ()))))
 
 
 def read_ledger(out: Path) -> dict[str, Entry]:
@@ -46,8 +62,7 @@ def read_ledger(out: Path) -> dict[str, Entry]:
     entries = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            values = json.loads(line)
-            entry = Entry(RecallConfig.from_dict(values["run"]), dict(values["result"]), float(values["seconds"]))
+            entry = Entry.parse(line)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path}, line {number}, is no run: {error!r}") from error
         entries[name_of(entry.config)] = entry

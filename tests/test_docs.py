@@ -12,6 +12,8 @@ from rebased.bench import OpsBenchResult
 from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
+from rebased.paper.published import TABLE_1
+from rebased.paper.table1 import KERNELS as TABLE_1_NAMES
 from rebased.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
@@ -126,3 +128,18 @@ def test_the_backends_page_quotes_its_benchmarks() -> None:
             timing = result.at(name, int(length), "both").timing
             assert timing is not None
             assert abs(timing.median_seconds * 1e3 - float(quoted)) <= (0.06 if "." in quoted else 0.5)
+
+
+def test_the_docs_quote_table_1() -> None:
+    """Our numbers and, in brackets, the paper's."""
+    findings = json.loads((ROOT / "results" / "small" / "table1.json").read_text())
+    cells = {(cell["stack"], cell["d_model"]): cell for cell in findings["data"]["cells"]}
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    for stack, name in TABLE_1_NAMES.items():
+        (row,) = re.findall(rf"^\| {re.escape(name)} \| (0\.\d\d ± .*) \|$", text, flags=re.MULTILINE)
+        for size, quoted in zip((16, 24, 32, 48), row.split(" | "), strict=True):
+            ours = cells.get((stack, size))
+            shown = f"{ours['mean']:.2f} ± {ours['sd']:.2f}" if ours else "not finished"
+            theirs = TABLE_1[stack][256][size]
+            assert quoted == f"{shown} ({theirs[0]:.2f} ± {theirs[1]:.2f})"
+    assert f"{findings['num_finished']} of\nthe 240 runs" in text

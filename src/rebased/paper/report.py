@@ -21,8 +21,8 @@ _LEGEND = {
     "means, only differences that a test shows are marked; others may be there too.",
     "0.59 ± 0.06": "Mean and standard deviation (n − 1) over seeds, unless the text says otherwise.",
     "[0.52, 0.64]": "An interval of the mean before it, by bootstrap over seeds, if there are at least five. Asked for "
-    "95 %, it covers the mean in 80 to 85 % of cases of five seeds: more is not in so few. Of differences between "
-    "kernels, what a test does not refuse at 5 %.",
+    "95 %, it covers the mean in 80 to 85 % of cases of five seeds, in fewer where some runs fail: more is not in so "
+    "few. Of differences between kernels, what a test does not refuse at 5 %.",
     "in grey": "The paper's own numbers, and what was not run.",
     "tooltips": "Many cells say more when pointed at: the learning rate, the seeds, a p-value.",
 }

@@ -18,7 +18,8 @@ from rebased.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OTHERS = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "benchmarks/README.md")]
+FOLDERS = ("examples", "benchmarks", "results")
+OTHERS = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / folder / "README.md" for folder in FOLDERS)]
 
 
 def blocks(page: Path) -> list[str]:
@@ -79,6 +80,33 @@ def test_the_readme_quotes_its_gpu_benchmark() -> None:
                 assert ratio == f"{other.median_seconds / ours.median_seconds:.1f}×"
 
 
+def prose(page: str) -> str:
+    """The page as one line, so that sentences are found wherever their lines are broken."""
+    return " ".join((ROOT / page).read_text().split())
+
+
+def test_the_readme_quotes_its_benchmark_of_the_language_models_heads() -> None:
+    result = OpsBenchResult.from_json(json.loads((ROOT / "benchmarks" / "ops-h200-lm.json").read_text()))
+    config, said = result.config, prose("README.md")
+    assert (
+        f"{config.num_heads} of F = {config.feature_dim} and D = {config.head_dim} against SDPA's "
+        f"{config.sdpa_heads} of {config.sdpa_head_dim}"
+    ) in said
+    over_sdpa: dict[int, float] = {}
+    for length in config.lengths:
+        ours, sdpa = (result.at(name, length, "both") for name in ("triton", "sdpa"))
+        assert ours.timing is not None
+        assert sdpa.timing is not None
+        over_sdpa[length] = sdpa.timing.median_seconds / ours.timing.median_seconds
+        assert f"{(ours.peak_bytes or 0) / (sdpa.peak_bytes or 1):.2f}" == "1.35"
+    assert "always with 1.35 times SDPA's memory" in said
+    assert ", ".join(f"{ratio:.2f}× at {length}" for length, ratio in over_sdpa.items()) in said
+    slower = [length for length, ratio in over_sdpa.items() if ratio < 1]
+    faster = [length for length, ratio in over_sdpa.items() if ratio > 1]
+    assert max(slower) < min(faster)
+    assert f"slower than SDPA up to {max(slower)} tokens and faster from {min(faster)} on" in said
+
+
 def quoted_rates(num_columns: int) -> dict[int, list[str]]:
     """Rows of the README's table with so many columns that begins with tokens per second."""
     text = (ROOT / "README.md").read_text()
@@ -103,6 +131,65 @@ def test_the_readme_quotes_its_benchmark_of_training() -> None:
         ours, based, attention = (found[name, length] for name in ("rebased", "based", "attention"))
         assert cells[:3] == rates(ours, based, attention, digits=3)
         assert cells[3].startswith(f"{ours.speedup:.2f}×")
+
+
+def test_the_readme_quotes_the_memory_of_training() -> None:
+    result = TrainBenchResult.from_json(json.loads((ROOT / "benchmarks" / "lm-train-h200.json").read_text()))
+    peaks = {
+        model: [(each.peak_bytes or 0) / 2**30 for each in result.measurements if each.model == model]
+        for model in ("rebased", "based", "attention")
+    }
+    said = prose("README.md")
+    for model, name in (("rebased", "ReBased"), ("based", "Based"), ("attention", "Attention")):
+        first, second, third = peaks[model]
+        assert f"{first:.1f}, {second:.1f} and {third:.1f} GiB with {name}" in said
+    (ratio,) = {f"{ours / theirs:.1f}" for ours, theirs in zip(peaks["rebased"], peaks["attention"], strict=True)}
+    assert f"ReBased takes {ratio} times as much as Attention at each of the three lengths" in said
+
+
+def test_the_readme_quotes_what_remains_of_generation() -> None:
+    """Reading Attention's cache once, at the rate that was measured, against a whole step of ReBased."""
+    ops = OpsBenchResult.from_json(json.loads((ROOT / "benchmarks" / "ops-h200.json").read_text()))
+    result = GenerateBenchResult.from_json(json.loads((ROOT / "benchmarks" / "lm-generate-h200.json").read_text()))
+    found = {(each.model, each.context): each for each in result.measurements}
+    assert ops.rates is not None
+    rate = ops.rates.bytes_per_second
+    reading = {length: (found["attention", length].held_bytes or 0) / rate for length in (8192, 32768)}
+    steps = {
+        length: result.config.batch_size / (found["rebased", length].tokens_per_second or 0) for length in (8192, 32768)
+    }
+    said = prose("README.md")
+    assert {f"{seconds * 1e3:.1f} ms" for seconds in steps.values()} == {"1.7 ms"}
+    assert "ours are replayed from a CUDA graph, 1.7 ms." in said
+    assert f"once at the card's {rate / 1e12:.2f} TB/s would take {reading[8192] * 1e3:.1f} ms at 8192 tokens" in said
+    assert f"and {reading[32768] * 1e3:.0f} ms at 32,768" in said
+    assert f"{reading[8192] / steps[8192]:.1f}× and {reading[32768] / steps[32768]:.0f}× remain" in said
+
+
+def test_the_benchmarks_page_quotes_the_limit() -> None:
+    result = OpsBenchResult.from_json(json.loads((ROOT / "benchmarks" / "ops-h200.json").read_text()))
+    (limit,) = (each for each in result.limits if (each.length, each.passes) == (2048, "forward"))
+    assert result.rates is not None
+    said = prose("benchmarks/README.md")
+    assert (
+        f"are {limit.num_bytes / 1e6:.0f} MB, {limit.memory_seconds * 1e3:.2f} ms at "
+        f"{result.rates.bytes_per_second / 1e12:.2f} TB/s"
+    ) in said
+    assert (
+        f"products are {limit.flops / 1e9:.1f} GFLOP, {limit.compute_seconds * 1e3:.2f} ms at "
+        f"{result.rates.flops_per_second / 1e12:.0f} TFLOP/s"
+    ) in said
+
+
+def test_the_results_page_quotes_the_recipe() -> None:
+    folder = ROOT / "results" / "recipe"
+    results = [json.loads(file.read_text()) for file in sorted(folder.glob("runs/*-lr0.003-s*/result.json"))]
+    accuracies = [f"{result['accuracy']:.3f}" for result in results]
+    assert len(accuracies) == 5
+    said = prose("results/README.md")
+    assert f"{', '.join(accuracies[:-1])} and {accuracies[-1]}" in said
+    (mean,) = re.findall(r"0\.003 of 1 +(0\.\d{3} ± 0\.\d{3}) +5 ", (folder / "log.txt").read_text())
+    assert f"mean {mean}" in said
 
 
 def test_the_readme_quotes_its_benchmark_of_generation() -> None:

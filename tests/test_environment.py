@@ -58,3 +58,18 @@ def test_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert environment._commit() is None
+
+
+def test_the_digest_is_of_names_and_contents(tmp_path: Path) -> None:
+    def digest(**modules: str) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for name, text in modules.items():
+            (folder / f"{name}.py").write_bytes(text.encode())
+        (folder / "data.txt").write_text(folder.name)
+        return environment.source_digest(folder)
+
+    first = digest(a="x = 1\n", b="")
+    assert digest(b="", a="x = 1\r\n") == first
+    assert len({first, digest(a="x = 2\n", b=""), digest(a="x = 1\n", c=""), digest(a="x = 1\n")}) == 4
+    assert describe_environment(torch.device("cpu")).source == environment.source_digest()

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,14 @@ def test_durable_file_is_on_the_disk_before_its_name_and_then_that(
     monkeypatch.setattr(os, "replace", rename)
     runs.write_text(tmp_path / "file", "new", durable=durable)
     assert done == (["file", "rename", "directory"] if durable else ["rename"])
+
+
+def test_several_may_write_one_file(tmp_path: Path) -> None:
+    """Each to a part of its own: with one part for all, some would find theirs gone."""
+    script = "import sys; from pathlib import Path; from rebased.runs import write_text\n"
+    script += "for _ in range(300): write_text(Path(sys.argv[1]), sys.argv[2] * 1000, durable=False, shared=True)"
+    path = tmp_path / "text"
+    writers = [subprocess.Popen([sys.executable, "-c", script, str(path), letter]) for letter in "ab"]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    assert path.read_text() in ("a" * 1000, "b" * 1000)
+    assert [each.name for each in tmp_path.iterdir()] == ["text"]

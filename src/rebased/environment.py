@@ -1,6 +1,7 @@
 """Where and with what a result was made: the record every result file carries."""
 
 import datetime
+import functools
 import hashlib
 import os
 import platform
@@ -13,7 +14,7 @@ import torch
 
 from rebased import __version__
 
-__all__ = ["Environment", "card_digest", "describe_environment"]
+__all__ = ["Environment", "card_digest", "describe_environment", "source_digest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,24 @@ class Environment:
     rebased: str
     commit: str | None
     """The checkout the package was imported from, "-dirty" if it had changes; None outside one."""
+    source: str | None = None
+    """Of the package's own modules: twelve digits that are the same wherever and whenever these are."""
 
 
 def card_digest(device: torch.device) -> str:
     """Eight digits that are another for every GPU, and for every machine's CPU, and tell nothing else."""
     name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else platform.node()
     return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+@functools.cache
+def source_digest(package: Path = Path(__file__).parent) -> str:
+    """Of all modules of the package, by name and content: it tells whether results are of the same code."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n".encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def describe_environment(device: torch.device) -> Environment:
@@ -72,6 +85,7 @@ def describe_environment(device: torch.device) -> Environment:
         cuda=torch.version.cuda,
         rebased=__version__,
         commit=_commit(),
+        source=source_digest(),
     )
 
 

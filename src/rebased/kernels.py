@@ -372,7 +372,6 @@ class RFA(FeatureMap):
         angles = functional.normalize(x, dim=-1) @ self._projection_on(x.device, x.dtype)
         return torch.cat([angles.sin(), angles.cos()], dim=-1) * self.num_random**-0.5
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _projection_on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         if (device, dtype) not in self._copies:
             with torch.inference_mode(False):
@@ -381,6 +380,9 @@ class RFA(FeatureMap):
                 return copy
             self._copies[device, dtype] = copy
         return self._copies[device, dtype]
+
+    # What `torch.compiler.assume_constant_result` does; calling that would import the compiler, which takes seconds.
+    _projection_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:

@@ -119,18 +119,19 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
     write_text(folder / RESULT, _pretty(result))
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    with replacing(path, durable=durable) as partial:
+def write_text(path: Path, text: str, *, durable: bool = True, shared: bool = False) -> None:
+    with replacing(path, durable=durable, shared=shared) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True, shared: bool = False) -> Iterator[Path]:
     """A path beside ``path`` to write to, which then takes its place: readers see the old file or the new one.
 
     A durable file survives the machine's failing, not only the process's, and takes as long as the disk does.
+    ``shared``: other processes may be writing it at the same time, without a lock. A killed one then leaves its part.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial" if shared else f".{path.name}.partial")
     partial.touch()
     mode = (
         partial.stat().st_mode

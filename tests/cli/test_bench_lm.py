@@ -1,6 +1,7 @@
 """`rebased bench lm`: what it prints, writes and refuses."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,13 @@ def test_defaults_are_the_configs(arguments: list[str], expected: Any, monkeypat
         ([*GENERATE, "--models", "gpt"], "models: 'gpt' is unknown"),
         ([*GENERATE, "--lengths", "8,many"], "lengths: '8,many' is not a list"),
         ([*GENERATE, "--new-tokens", "0"], "new_tokens: 0"),
+        ([*GENERATE, "--models", ","], "models is empty; it may hold attention"),
+        ([*TRAIN, "--models", ","], "models is empty; it may hold attention"),
+        ([*GENERATE, "--models", "tiny,tiny"], "models: tiny, tiny names an entry twice"),
+        ([*TRAIN, "--models", "tiny,tiny"], "models: tiny, tiny names an entry twice"),
         ([*TRAIN, "--lengths", "0"], "lengths"),
+        ([*TRAIN, "--lengths", "100", "--tokens", "150"], "tokens: 150 is no multiple of the length 100"),
+        ([*TRAIN, "--lengths", "8,64"], "tokens: 32 is no multiple of the length 64"),
         ([*TRAIN, "--tokens", "0"], "tokens: 0"),
         ([*TRAIN, "--device", "cuda"], "torch sees no CUDA device"),
         ([*TRAIN, "--new-tokens", "8"], "--new-tokens goes with --generate, not with --train"),
@@ -153,3 +160,11 @@ def test_bad_values_end_before_any_work(arguments: list[str], message: str, monk
     result = CliRunner().invoke(app, arguments, terminal_width=200)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("arguments", [GENERATE, TRAIN], ids=["generate", "train"])
+def test_without_transformers(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert result.output == "error: a bench of language models needs transformers: pip install transformers\n"

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,9 @@ def test_a_folder_that_is_no_model(folder: Path, tmp_path: Path) -> None:
         assert status == expected
         assert message in said
         assert "Traceback" not in said
+
+
+def test_without_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    status, said = run(folder / "model", "--data", folder / "corpus")
+    assert (status, said) == (1, "error: evaluation needs transformers: pip install transformers")

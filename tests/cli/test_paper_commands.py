@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from rebased.cli import paper
 from rebased.cli.app import app
 from rebased.paper.experiment import Experiment
+from rebased.paper.ledger import LEDGER
 from rebased.paper.registry import EXPERIMENTS
 
 SMALL = {
@@ -80,6 +81,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
         (["run", "table1", "--device", "tpu"], "device='tpu'"),
         (["report", "--scale", "huge"], "scale='huge' is unknown"),
         (["report"], "there is no folder"),
+        (["run", "table1", "--no-train"], "there is no folder"),
     ],
     ids=" ".join,
 )
@@ -121,3 +123,13 @@ def test_spoilt_findings_are_named(tmp_path: Path) -> None:
     status, said = run("report", "--out", str(tmp_path))
     assert status == 1
     assert "table9.json has no findings" in said
+
+
+@pytest.mark.usefixtures("small")
+def test_a_spoilt_ledger_is_named_and_trying_again_is_no_help(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).write_text("<<<<<<<\n")
+    for command in ("list", "run all --no-train"):
+        status, said = run(*command.split(), "--out", str(tmp_path))
+        assert status == 1
+        assert "line 1, is no run" in said.replace("\n", " ")
+        assert "tries again" not in said

@@ -83,3 +83,15 @@ def test_nothing_to_train() -> None:
 )
 def test_a_cell_for_each_run(records: list[Record | None], expected: str) -> None:
     assert show_accuracies(records).plain == expected
+
+
+def test_a_slow_epoch_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After half a minute, from the time of steps but the first."""
+    times = iter([0.0, 100.0, 120.0, 140.0, 160.0])
+    monkeypatch.setattr("rebased.cli.sweep_lines.time.monotonic", lambda: next(times))
+    console = Console(file=io.StringIO(), width=160)
+    lines = SweepLines(console)
+    lines(Started("a", ("r0",), 0, 4, {}))
+    for step in (1, 2, 3, 4):
+        lines(Stepped("a", 1, step, 196))
+    assert console.file.getvalue().splitlines() == ["a begins", "a step 3/196: an epoch takes about 1:05:20"]

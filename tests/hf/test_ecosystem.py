@@ -65,11 +65,17 @@ def losses(trainer: Trainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "gradient checkpointing"])
-def test_trainer(checkpointing: bool, tmp_path: Path) -> None:
+REENTRANT = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_checkpointing": True}, REENTRANT],
+    ids=["plain", "gradient checkpointing", "reentrant checkpointing"],
+)
+def test_trainer(options: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = RebasedForCausalLM(small_config())
-    options = {"gradient_checkpointing": True} if checkpointing else {}
     trainer = Trainer(model=model, args=arguments(tmp_path, **options), train_dataset=Sequences())
     trainer.train()
     found = losses(trainer)
@@ -77,6 +83,38 @@ def test_trainer(checkpointing: bool, tmp_path: Path) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-30")
     tokens = some_tokens(1, 12)
     torch.testing.assert_close(loaded(tokens).logits, model.eval()(tokens).logits)
+
+
+def test_label_smoothing_is_of_the_next_token(tmp_path: Path) -> None:
+    """Trainer then computes the loss itself, and shifts labels only of models it knows to need that."""
+    torch.manual_seed(0)
+    model = RebasedForCausalLM(small_config())
+    trainer = Trainer(
+        model=model, args=arguments(tmp_path, label_smoothing_factor=0.1), train_dataset=Sequences(), eval_dataset=None
+    )
+    trainer.train()
+    tokens = torch.stack([Sequences()[index]["input_ids"] for index in range(4)])
+    predicted = model.eval()(tokens).logits.argmax(dim=-1)
+    assert (predicted[:, :-1] == tokens[:, 1:]).float().mean() > 0.5
+    assert (predicted == tokens).float().mean() < 0.2
+
+
+def test_noise_in_the_embeddings(tmp_path: Path) -> None:
+    """Trainer adds it by a hook, which a lookup past the module would not call."""
+    found = []
+    for alpha in (None, 50.0):
+        torch.manual_seed(0)
+        options = arguments(tmp_path, neftune_noise_alpha=alpha)
+        trainer = Trainer(model=RebasedForCausalLM(small_config()), args=options, train_dataset=Sequences())
+        trainer.train()
+        found.append(losses(trainer)[0])
+    assert abs(found[1] - found[0]) > 1e-3
+
+
+def test_inputs_can_be_made_to_require_gradients() -> None:
+    model = small_model(dtype=torch.float32).requires_grad_(False)
+    model.enable_input_require_grads()
+    assert model(some_tokens(2, 9)).logits.requires_grad
 
 
 def test_trainer_evaluates(tmp_path: Path) -> None:
@@ -110,6 +148,19 @@ def test_gradient_accumulation_is_the_larger_batch(tmp_path: Path) -> None:
         trainer.train()
         found.append(losses(trainer))
     assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+def test_lora_of_the_embeddings() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model, tokens = small_model(dtype=torch.float32), some_tokens(2, 9)
+    before = model(tokens).logits
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["embedding"]))
+    torch.testing.assert_close(adapted(input_ids=tokens).logits, before)
+    adapted(input_ids=tokens, labels=tokens).loss.backward()
+    grads = {name: x.grad for name, x in adapted.named_parameters() if x.requires_grad}
+    assert len(grads) == 2
+    assert any(grad is not None and grad.any() for grad in grads.values())
 
 
 def test_lora() -> None:

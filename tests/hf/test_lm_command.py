@@ -1,6 +1,7 @@
 """`rebased lm generate` with a model on disk."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,8 @@ def test_an_unfinished_run(tmp_path: Path) -> None:
     (checkpoint / "complete").touch()
     status, said = run(str(tmp_path), "x")
     assert "its last checkpoint is a model too" in " ".join(said.replace("│", " ").split())
+
+
+def test_without_transformers(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert run(str(saved), "x") == (1, "error: generation needs transformers: pip install transformers\n")

@@ -198,6 +198,9 @@ def test_wrong_configs(fields: dict[str, Any], message: str) -> None:
         ("d_model", "hidden_size"),
         ("num_layers", "num_hidden_layers"),
         ("seq_len", "max_position_embeddings"),
+        ("n_layer", "num_hidden_layers"),
+        ("intermediate_size", "mlp_factor"),
+        ("num_key_value_heads", "layer_options"),
     ],
 )
 def test_names_that_are_almost_fields(name: str, meant: str) -> None:
@@ -272,3 +275,18 @@ def test_config_round_trip(tmp_path: Path) -> None:
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert loaded.to_model_config() == config.to_model_config()
     assert loaded.layer_types == ["mamba", "attention"]
+
+
+def test_shapes_that_do_not_fit() -> None:
+    model, tokens = small_model(), some_tokens(2, 9)
+    with pytest.raises(ValueError, match=r"input_ids has shape \(9,\); it must be \(B, T\)"):
+        model(tokens[0])
+    with pytest.raises(ValueError, match=r"labels has shape \(2, 5\); it must be \(2, 9\), as input_ids"):
+        model(tokens, labels=tokens[:, :5])
+
+
+def test_packed_sequences_do_not_go_on_from_a_cache() -> None:
+    model, tokens = small_model(), some_tokens(1, 6)
+    cache = model(tokens, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="past_key_values must be empty"):
+        model(tokens, past_key_values=cache, cu_seqlens=torch.tensor([0, 6]))

@@ -88,6 +88,11 @@ def test_findings_that_are_none(tmp_path: Path) -> None:
             Findings.read(path)
 
 
+def test_findings_of_another_form() -> None:
+    with pytest.raises(ValueError, match=r"the findings of table1 are in another version's form .* --no-train"):
+        EXPERIMENTS["table1"].section({"cells": [], "comparisons": {"256": []}, "more": 1} | {"comparisons": [1]})
+
+
 def test_what_runs_were_made_with() -> None:
     assert machines_of([make_run("based", 0.5)] * 3) == [{"commit": "abc", "runs": 3}]
 

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweep_cases import TINY, tiny
 
 from rebased.layers import MIXERS, ShortConv
-from rebased.runs import write_config, write_result
+from rebased.runs import write_config, write_metrics, write_result
+from rebased.tasks import TASKS, Examples
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.plan import Group, extend_plan, read_plan
 from rebased.training.recall import RecallConfig
@@ -46,6 +48,30 @@ def test_names_are_no_longer_than_directories_may_be(monkeypatch: pytest.MonkeyP
     for name in names:
         monkeypatch.setitem(MIXERS, name, ShortConv)
     assert len(name_of(tiny(model_options={"layers": [{"mixer": name} for name in names]}))) < 200
+
+
+def test_names_do_not_depend_on_the_order_of_options_and_fit_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def task(num_examples: int, seq_len: int, *, source: str, num_pairs: int, **where: Any) -> Examples:
+        return TASKS["mqar"](num_examples, seq_len, num_pairs=num_pairs, **where)
+
+    monkeypatch.setitem(TASKS, "files", task)
+    options = {"num_pairs": 4, "source": "data/train.txt" * 30}
+    one, other = (
+        tiny(task="files", task_options=dict(pairs)) for pairs in (options.items(), reversed(options.items()))
+    )
+    assert name_of(one) == name_of(other)
+    assert "/" not in name_of(one)
+    assert len(name_of(one)) < 200
+
+
+def test_a_run_made_with_another_config_is_refused(tmp_path: Path) -> None:
+    """As where a default has changed since: its name is the same."""
+    folder = SweepFolder(tmp_path)
+    write_config(folder.run(TINY), TINY.but(epochs=TINY.epochs + 1).to_dict())
+    write_metrics(folder.run(TINY), [])
+    write_result(folder.run(TINY), {"accuracy": 0.5})
+    with pytest.raises(ValueError, match="is another run: it differs in epochs"):
+        folder.read(TINY)
 
 
 @pytest.mark.parametrize(

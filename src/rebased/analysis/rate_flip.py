@@ -28,7 +28,7 @@ def rate_flip_test(
     blocks: Sequence[Hashable] | None = None,
     *,
     max_exact_blocks: int = MAX_EXACT_BLOCKS,
-    num_flips: int = 16_384,
+    num_flips: int = 65_536,
     seed: int = 0,
 ) -> SignFlip:
     """Test that a and b are exchangeable, by the mean difference of their accuracies at chosen rates (`held_out`).
@@ -50,7 +50,7 @@ def rate_flip_test(
         raise ValueError("a and b have no sizes; there must be at least one")
     if all(table.shape[2] == 1 for table in tables):
         differences = np.concatenate([x[:, 0] - y[:, 0] for x, y in tables])
-        return sign_flip_test(differences, blocks, max_exact_blocks=max_exact_blocks, seed=seed)
+        return sign_flip_test(differences, blocks, max_exact_blocks=max_exact_blocks, num_flips=num_flips, seed=seed)
     num_rows = sum(table.shape[1] for table in tables)
     codes = np.arange(num_rows) if blocks is None else group_codes("blocks", blocks, num_rows)
     parts = _parts(tables, codes)

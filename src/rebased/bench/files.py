@@ -45,6 +45,11 @@ def read_record(kind: type[Record], data: dict[str, Any]) -> Record:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
 
 
+def read_environment(data: dict[str, Any]) -> Environment:
+    """Files of before there was a digest of the source have none."""
+    return read_record(Environment, {"source": None} | data)
+
+
 def read_timed(kind: type[Record], data: dict[str, Any]) -> Record:
     """The same of something that was timed, or skipped."""
     timing = None if data["timing"] is None else read_record(Timing, data["timing"])
@@ -55,7 +60,7 @@ def read_result(kind: type[Record], config: type, measurement: type, data: dict[
     """A bench's result of these kinds; ``parts``: what else in it is no plain value, read already."""
     common: dict[str, Any] = {
         "config": read_record(config, data["config"]),
-        "environment": read_record(Environment, data["environment"]),
+        "environment": read_environment(data["environment"]),
         "measurements": [read_timed(measurement, entry) for entry in data["measurements"]],
     }
     return read_record(kind, data | common | parts)

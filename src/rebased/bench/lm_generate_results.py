@@ -42,8 +42,7 @@ class GenerateBenchConfig(OnMachine):
 
         checks.check_choice("device", self.device, DEVICES)
         checks.check_choice("dtype", self.dtype, DTYPES)
-        for model in self.models:
-            checks.check_choice("models", model, tuple(PRESETS))
+        checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("contexts", self.contexts)
         for name in ("batch_size", "new_tokens", "repetitions", "threads"):
             checks.check_positive(name, getattr(self, name))

@@ -30,7 +30,7 @@ def run_train_bench(config: TrainBenchConfig, *, progress: Callable[[str], None]
 
 
 def _measure(config: TrainBenchConfig, name: str, length: int) -> TrainMeasurement:
-    empty = TrainMeasurement(model=name, length=length, batch_size=max(1, config.tokens // length))
+    empty = TrainMeasurement(model=name, length=length, batch_size=config.tokens // length)
     try:
         model = _build(name, length, config)
         empty = dataclasses.replace(empty, parameters=model.num_parameters())

@@ -26,7 +26,7 @@ class TrainBenchConfig(OnMachine):
     lengths: tuple[int, ...] = (4096, 16384, 65536)
     """Tokens of a sequence."""
     tokens: int = 65536
-    """Of a step, in as many sequences as that makes, at least one."""
+    """Of a step, in as many sequences as that makes: a multiple of every length."""
     compile: bool = False
     """Whether the layers are compiled, each kind once."""
     repetitions: int = 5
@@ -42,11 +42,13 @@ class TrainBenchConfig(OnMachine):
 
         checks.check_choice("device", self.device, DEVICES)
         checks.check_choice("dtype", self.dtype, DTYPES)
-        for model in self.models:
-            checks.check_choice("models", model, tuple(PRESETS))
+        checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("lengths", self.lengths)
         for name in ("tokens", "repetitions", "threads"):
             checks.check_positive(name, getattr(self, name))
+        for length in self.lengths:
+            if self.tokens % length:
+                raise ValueError(f"tokens: {self.tokens} is no multiple of the length {length}")
 
 
 @dataclass(frozen=True, kw_only=True)

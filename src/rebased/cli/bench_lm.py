@@ -15,11 +15,12 @@ from rebased.bench.lm_generate import run_generate_bench
 from rebased.bench.lm_generate_results import GenerateBenchConfig
 from rebased.bench.lm_train import run_train_bench
 from rebased.bench.lm_train_results import TrainBenchConfig
-from rebased.cli.console import make_console, make_folder
+from rebased.cli.console import fail, make_console, make_folder
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.lm_generate_table import print_generate_result
 from rebased.cli.lm_train_table import print_train_result
 from rebased.cli.progress import run_with_progress
+from rebased.training.language.packages import check_packages
 
 __all__ = ["bench_lm"]
 
@@ -48,7 +49,9 @@ def bench_lm(
     new_tokens: Annotated[
         int | None, typer.Option(help=f"Generated in each repetition ({_GENERATE.new_tokens}).")
     ] = None,
-    tokens: Annotated[int | None, typer.Option(help=f"Of a step of training ({_TRAIN.tokens}).")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help=f"Of a step of training ({_TRAIN.tokens}); a multiple of every length.")
+    ] = None,
     compile: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile what trains; if not given, on CUDA.")
     ] = None,
@@ -67,6 +70,7 @@ def bench_lm(
     else:
         _refuse(of_generate, "goes with --generate, not with --train")
     try:
+        check_packages("a bench of language models", "transformers")
         numbers = None if lengths is None else parse_numbers("lengths", lengths)
         both = _given(device=device, dtype=dtype, models=parse_names(models), repetitions=repetitions, threads=threads)
         config: Any
@@ -75,6 +79,8 @@ def bench_lm(
         else:
             config = TrainBenchConfig(**both | {"compile": device == "cuda"} | of_train | _given(lengths=numbers))
         config.check_machine()
+    except ImportError as error:
+        fail(error)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if out is not None:

@@ -15,6 +15,7 @@ from rebased.cli.lm_train import run_training
 from rebased.cli.numbers import ABSENT
 from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.language.config import LanguageRunConfig, RunOptions
+from rebased.training.language.packages import check_training_packages
 
 if TYPE_CHECKING:
     from rebased.corpora import Corpus
@@ -41,15 +42,29 @@ def demo(
     """
     try:
         place = choose_device(device)
+        config = _config(steps, seed, place)
+        options = RunOptions(device=place, checkpoint_every=100, eval_every=100, eval_sequences=32)
+        check_training_packages(options)
+    except ImportError as error:
+        fail(error)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    from rebased.hf.quietly import without_progress_bars  # transformers takes seconds
+
     make_folder(out)
-    _hide_bars()
     begun = time.monotonic()
     corpus = _prepare(out / "corpus")
     print(f"{corpus.split('train').num_tokens:,} bytes of Python in {corpus.folder}")
     model = out / "model"
-    config = LanguageRunConfig(
+    with without_progress_bars():
+        facts = run_training(config, corpus.folder, model, options, log_every=10)
+        _evaluate(model, corpus, place)
+        generate(model, PROMPT, max_new_tokens=NEW_TOKENS, temperature=0.7, top_p=0.9, seed=seed, device=place)
+    print(_told(facts, model, time.monotonic() - begun))
+
+
+def _config(steps: int, seed: int, device: str) -> LanguageRunConfig:
+    return LanguageRunConfig(
         model="rebased-small",
         seq_len=SEQ_LEN,
         batch_size=BATCH_SIZE,
@@ -57,20 +72,8 @@ def demo(
         warmup_steps=min(30, steps // 5),
         learning_rate=4e-3,
         seed=seed,
-        dtype="float32" if place == "cpu" else "bfloat16",
+        dtype="float32" if device == "cpu" else "bfloat16",
     )
-    options = RunOptions(device=place, checkpoint_every=100, eval_every=100, eval_sequences=32)
-    facts = run_training(config, corpus.folder, model, options, log_every=10)
-    _evaluate(model, corpus, place)
-    generate(model, PROMPT, max_new_tokens=NEW_TOKENS, temperature=0.7, top_p=0.9, seed=seed, device=place)
-    print(_told(facts, model, time.monotonic() - begun))
-
-
-def _hide_bars() -> None:
-    """Those of loading a model, which is read in a moment."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
 
 
 def _prepare(folder: Path) -> "Corpus":

@@ -18,6 +18,7 @@ from rebased.paper import figures
 from rebased.paper.conduct import conduct, num_finished
 from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.findings import Findings, findings_path, read_findings
+from rebased.paper.ledger import Entry, read_ledger
 from rebased.paper.registry import EXPERIMENTS, find_experiments
 from rebased.paper.report import render_paper_report
 from rebased.runs import write_text
@@ -35,6 +36,10 @@ _OUT = Path("runs/paper")
 @paper_app.command("list")
 def list_experiments(out: Out = _OUT) -> None:
     """Every table and figure, and what there is of it: runs finished of those that each scale has."""
+    try:
+        ledger = read_ledger(out)
+    except ValueError as error:
+        fail(error)
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for name in ("name", "title", *SCALES, "findings"):
         table.add_column(name, no_wrap=name != "title")
@@ -42,15 +47,15 @@ def list_experiments(out: Out = _OUT) -> None:
         table.add_row(
             experiment.name,
             experiment.title,
-            *(_progress(experiment, scale, out) for scale in SCALES),
+            *(_progress(experiment, scale, out, ledger) for scale in SCALES),
             ", ".join(scale for scale in SCALES if findings_path(out, scale, experiment.name).exists()) or "none yet",
         )
     make_console().print(table)
 
 
-def _progress(experiment: Experiment, scale: str, out: Path) -> str:
+def _progress(experiment: Experiment, scale: str, out: Path, ledger: dict[str, Entry]) -> str:
     configs = experiment.configs(scale)
-    return f"{num_finished(experiment, scale, out)}/{len(configs)}" if configs else "no runs"
+    return f"{num_finished(experiment, scale, out, ledger)}/{len(configs)}" if configs else "no runs"
 
 
 @paper_app.command()
@@ -74,15 +79,17 @@ def run(
         place = choose_device("auto" if is_elsewhere else device)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if not train and not out.is_dir():
+        raise typer.BadParameter(f"there is no folder {out}, and without training none is made")
     make_folder(out)
     trainer = choose_engine(engine, device, jobs, ray_address) if train else None
-    console, failed = make_console(), list[str]()
+    console, failed, untrained = make_console(), list[str](), list[str]()
     for experiment in chosen:
         try:
             with progress() as report:
                 findings, failures = conduct(experiment, scale, out, trainer, device=place, report=report)
             if not findings.is_empty:
-                section = experiment.present(dict(findings.data))
+                section = experiment.section(findings.data)
                 _save_pictures(section, out / scale)
                 print_section(section, console)
         except KeyboardInterrupt:
@@ -91,9 +98,11 @@ def run(
             failed.append(f"{experiment.name}: {error}")
             continue
         print(_told(findings))
-        failed += [f"{experiment.name}: {failure.group} failed" for failure in failures]
+        untrained += [f"{experiment.name}: {failure.group} failed" for failure in failures]
+    if untrained:
+        failed += [*untrained, "the same command tries again"]
     if failed:
-        fail("\n".join([*failed, "the same command tries again"]))
+        fail("\n".join(failed))
     print(
         f"findings and pictures are in {out / scale}; one page of all that there is: rebased paper report --out {out}"
     )

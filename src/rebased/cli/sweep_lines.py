@@ -4,7 +4,7 @@ import time
 
 from rich.console import Console
 
-from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started
+from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
 
 __all__ = ["SweepLines", "count", "describe_failure", "describe_plan"]
 
@@ -25,27 +25,48 @@ def describe_failure(event: Failed) -> str:
     return f"{event.group} failed: {event.reason}{where}" + ("; it is tried again" if event.retried else "")
 
 
+SILENCE = 30.0
+"""Seconds of a group's first epoch after which it is said how long an epoch takes: on a CPU that may be hours."""
+
+
 class SweepLines:
     """Callable with events."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started: dict[str, tuple[float, Started]] = {}
+        self._first_steps: dict[str, tuple[float, int] | None] = {}
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
             self._say(describe_plan(event))
         elif isinstance(event, Started):
             self._started[event.group] = time.monotonic(), event
+            self._first_steps.pop(event.group, None)
             self._say(
                 f"{event.group} begins" if event.epoch == 0 else f"{event.group} goes on after epoch {event.epoch}"
             )
+        elif isinstance(event, Stepped):
+            self._on_step(event)
         elif isinstance(event, EpochEnded):
+            self._first_steps[event.group] = None
             self._say(self._describe(event))
         elif isinstance(event, Finished):
             self._say(f"{event.group} is finished")
         elif isinstance(event, Failed):
             self._say(describe_failure(event))
+
+    def _on_step(self, event: Stepped) -> None:
+        """Once, in a first epoch that takes long. The first step is left out: it may have been compiled in it."""
+        now = time.monotonic()
+        first = self._first_steps.setdefault(event.group, (now, event.step))
+        if first is None or event.step == first[1]:
+            return
+        seconds = now - first[0]
+        if seconds >= SILENCE:
+            epoch = seconds / (event.step - first[1]) * event.steps
+            self._say(f"{event.group} step {event.step}/{event.steps}: an epoch takes about {_clock(epoch)}")
+            self._first_steps[event.group] = None
 
     def _describe(self, event: EpochEnded) -> str:
         since, started = self._started[event.group]

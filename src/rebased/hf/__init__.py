@@ -2,8 +2,9 @@
 
 try:
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
-    raise ImportError("rebased.hf needs transformers: pip install transformers") from error
+    raise ImportError("rebased.hf needs transformers: pip install 'transformers>=5.13'") from error
 
 from rebased.hf.cache import RebasedCache
 from rebased.hf.config import RebasedConfig
@@ -15,3 +16,5 @@ __all__ = ["PRESETS", "RebasedCache", "RebasedConfig", "RebasedForCausalLM", "Re
 AutoConfig.register(RebasedConfig.model_type, RebasedConfig)
 AutoModel.register(RebasedConfig, RebasedModel)
 AutoModelForCausalLM.register(RebasedConfig, RebasedForCausalLM)
+# Where Trainer looks whether labels are to be shifted, when it computes a loss itself (label smoothing).
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[RebasedConfig.model_type] = RebasedForCausalLM.__name__

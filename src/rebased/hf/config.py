@@ -25,6 +25,28 @@ _OTHER_NAMES = {
     "init_std": "initializer_range",
 }
 """How the rest of the package calls fields that have Hugging Face's names here."""
+_OTHERS_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "n_ctx": "max_position_embeddings",
+    "intermediate_size": "mlp_factor",
+    "ffn_dim": "mlp_factor",
+    "n_inner": "mlp_factor",
+    "hidden_ratio": "mlp_factor",
+    "dropout": "residual_dropout",
+    "hidden_dropout": "residual_dropout",
+    "hidden_dropout_prob": "residual_dropout",
+    "resid_pdrop": "residual_dropout",
+    "embd_pdrop": "embedding_dropout",
+} | dict.fromkeys(
+    ("num_key_value_heads", "num_kv_heads", "expand_k", "expand_v", "conv_size", "window_size", "sliding_window"),
+    "layer_options",
+)
+"""How other models call what is a field here, or an argument of a mixer: kept beside, they would change nothing."""
 _CLOSE = 0.8
 """How alike, of 1, a name and a field's are for it to be a misspelling."""
 
@@ -65,7 +87,8 @@ class RebasedConfig(PretrainedConfig):
         ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
         ``fused_loss``: in training, the loss is computed without the logits, and none are returned.
         ``kwargs``: what `PretrainedConfig` takes, and anything else that other libraries store with a configuration.
-        ValueError, naming the field, for what no model can be, and for what looks like a field's name and is none.
+        ValueError, naming the field, for what no model can be, and for what looks like a field's name, or is another
+        model's name of one.
         """
         _check_names(kwargs)
         sizes = {
@@ -180,7 +203,7 @@ def _check_names(names: Iterable[str]) -> None:
     known = signature(RebasedConfig).parameters
     fields = [name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY]
     for name in names:
-        meant = _OTHER_NAMES.get(name) or _misspelt(name, fields)
+        meant = _OTHER_NAMES.get(name) or _OTHERS_NAMES.get(name) or _misspelt(name, fields)
         if meant is not None:
             raise ValueError(f"there is no field {name!r}, it is {meant!r} here; there are {', '.join(fields)}")
 

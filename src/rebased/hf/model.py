@@ -93,6 +93,8 @@ class RebasedModel(RebasedPreTrainedModel):
         if cu_seqlens is None and key_mask is None and position_ids is not None and is_start:
             cu_seqlens = borders_of(position_ids, tokens)
         if cu_seqlens is not None:
+            if not is_start:
+                raise ValueError("cu_seqlens begin sequences anew: past_key_values must be empty, or not given")
             cache = None  # a row of finished sequences has no next token
         hidden, states = self._run(tokens, inputs_embeds, key_mask, cache, cu_seqlens, at, output_hidden_states)
         out = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache, hidden_states=states)
@@ -118,7 +120,7 @@ class RebasedModel(RebasedPreTrainedModel):
             state = cache.state or body.init_state(tokens.shape[0])
         try:
             if checkpointing:
-                body.run_block = self._gradient_checkpointing_func
+                body.run_block = partial(_checkpointed, self._gradient_checkpointing_func)
             hidden, state = body.features(
                 tokens,
                 embeddings=embeddings,
@@ -139,7 +141,7 @@ class RebasedModel(RebasedPreTrainedModel):
         """One generated token is in the vocabulary; asking a GPU about it would make every step wait."""
         is_asked = tokens.device.type == "cpu" or tokens.shape[1] > 1
         if is_asked and tokens.numel() and not torch.compiler.is_compiling() and not is_capturing(tokens):
-            check_words("input_ids", tokens, self.backbone.embedding.num_embeddings)
+            check_words("input_ids", tokens, len(self.backbone.embedding.weight))
         return tokens
 
 
@@ -188,6 +190,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         In training, with labels and ``config.fused_loss``, there are no logits: None in their place.
         """
         given = input_ids if input_ids is not None else inputs_embeds
+        _check_shapes(input_ids, inputs_embeds, labels)
         has_more = inputs_embeds is not None or labels is not None or cu_seqlens is not None
         can_replay = not (has_more or output_hidden_states)
         replayed = self._replayed(input_ids, attention_mask, past_key_values) if can_replay else None
@@ -278,6 +281,16 @@ def _key_mask(attention_mask: Tensor | None, tokens: Tensor, cache: RebasedCache
     return key_mask
 
 
+def _check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
+    for name, x, shape in (("input_ids", input_ids, "(B, T)"), ("inputs_embeds", inputs_embeds, "(B, T, hidden_size)")):
+        if x is None:
+            continue
+        if x.ndim != shape.count(",") + 1:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {shape}")
+        if labels is not None and labels.shape != x.shape[:2]:
+            raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}, as {name}")
+
+
 def _positions_to_keep(logits_to_keep: int | Tensor, given: Tensor) -> Int[Tensor, "B P"] | None:
     batch_size, T = given.shape[:2]
     if isinstance(logits_to_keep, int):
@@ -293,6 +306,11 @@ def _placeholders(embeddings: Tensor | None) -> Int[Tensor, "B T"]:
     """Tokens that are not looked up: they say how many there are, and where."""
     assert embeddings is not None
     return torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
+
+
+def _checkpointed(checkpoint: Any, block: nn.Module, x: Tensor, state: Any, **arguments: Any) -> Any:
+    """A reentrant checkpoint takes no arguments by name."""
+    return checkpoint(partial(block, **arguments), x, state)
 
 
 def _note(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...]) -> None:

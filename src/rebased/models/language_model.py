@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from rebased.layers.checks import checked_arguments
 from rebased.layers.dropout import Dropout
+from rebased.layers.token_embedding import TokenEmbedding
 from rebased.models.block import Block, make_norm
 from rebased.models.config import ModelConfig
 from rebased.models.state import ModelState
 from rebased.ops.checks import checked_borders, checked_positions
 from rebased.ops.cross_entropy import linear_cross_entropy
-from rebased.ops.embedding import embedding
 from rebased.ops.positions import token_counts, token_positions
 
 __all__ = ["LanguageModel", "check_words"]
@@ -26,7 +26,7 @@ class LanguageModel(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.embedding = TokenEmbedding(config.vocab_size, config.d_model)
         self.position_embedding = (
             nn.Embedding(config.seq_len, config.d_model) if config.positions == "learned" else None
         )
@@ -82,7 +82,7 @@ class LanguageModel(nn.Module):
     def _losses(self, x: Tensor, labels: Tensor) -> Float[Tensor, "B P"]:
         if labels.shape != x.shape[:2]:
             raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(x.shape[:2])}")
-        _check_on_a_cpu("labels", labels.clamp(min=0), self.embedding.num_embeddings)
+        _check_on_a_cpu("labels", labels.clamp(min=0), len(self.embedding.weight))
         losses = linear_cross_entropy(x.flatten(0, 1), self.embedding.weight, labels.flatten().clamp(min=0))
         return losses.view(labels.shape).where(labels >= 0, 0.0)
 
@@ -101,11 +101,11 @@ class LanguageModel(nn.Module):
         ``embeddings`` take the place of the tokens', which then only say how many there are.
         """
         _check_tokens(tokens)
-        _check_on_a_cpu("tokens", tokens, self.embedding.num_embeddings)
+        _check_on_a_cpu("tokens", tokens, len(self.embedding.weight))
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
         if cu_seqlens is not None:
             cu_seqlens = checked_borders(cu_seqlens, tokens.shape[1])
-        x = embedding(self.embedding.weight, tokens) if embeddings is None else embeddings
+        x = self.embedding(tokens) if embeddings is None else embeddings
         if self.position_embedding is not None:
             x = x + self._positions(tokens, state, key_mask, cu_seqlens)
         x = self.dropout(x)

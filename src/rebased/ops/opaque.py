@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function  # type: ignore[attr-defined]
 from torch.autograd.forward_ad import _is_fwd_grad_enabled, _set_fwd_grad_enabled
+from torch.autograd.function import _SingleLevelFunction
 
 _LIBRARY = torch.library.Library("rebased", "DEF")
 
@@ -73,7 +74,7 @@ def define_operator(
 
     function: Any = type(
         f"{name.title().replace('_', '')}Function",
-        (torch.autograd.Function,),
+        (_SingleLevelFunction,),
         {
             "forward": staticmethod(forward),
             "setup_context": staticmethod(save),
@@ -85,7 +86,7 @@ def define_operator(
         # Dispatch has already peeled off torch.func's outer levels: this one level is all the Function must handle.
         with enable_single_level_autograd_function():
             modes = torch.is_grad_enabled(), _is_fwd_grad_enabled()
-            return super(torch.autograd.Function, function).apply(*arguments, *modes)
+            return function.apply(*arguments, *modes)
 
     _LIBRARY.impl(name, autograd_kernel, "Autograd")
     return operator

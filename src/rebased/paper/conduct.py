@@ -22,31 +22,33 @@ def sweep_folder(out: Path) -> SweepFolder:
     return SweepFolder(out / "sweep")
 
 
-def num_finished(experiment: Experiment, scale: str, out: Path) -> int:
+def num_finished(experiment: Experiment, scale: str, out: Path, ledger: dict[str, Entry]) -> int:
     """How many of its runs need not be trained."""
-    sweep, serving = sweep_folder(out), _serving(experiment, read_ledger(out))
+    sweep, serving = sweep_folder(out), _serving(experiment, ledger)
     return sum(sweep.has_finished(config) or name_of(config) in serving for config in experiment.configs(scale))
 
 
 def conduct(
     experiment: Experiment, scale: str, out: Path, engine: Engine | None, *, device: str, report: Report
 ) -> tuple[Findings, tuple[Failed, ...]]:
-    """The findings, also written, and what could not be trained. Killed at any moment and called again, it goes on.
+    """The findings, also written if there are any, and what could not be trained.
 
-    Without an engine nothing is trained: what is finished is measured.
+    Killed at any moment and called again, it goes on. Without an engine nothing is trained: what is finished is
+    measured.
     """
     configs = experiment.configs(scale)
     sweep, ledger = sweep_folder(out), read_ledger(out)
     serving = _serving(experiment, ledger)
     failures: tuple[Failed, ...] = ()
-    left = [config for config in configs if sweep.has_finished(config) or name_of(config) not in serving]
+    left = [config for config in configs if name_of(config) not in serving]
     if engine is not None and left:
         failures = run_sweep(sweep.path, left, engine, report=report).failures
     finished = _finished(sweep, configs, serving)
-    _keep_more(experiment, scale, out, len(finished))
     seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
     named = {name_of(config): config for config in configs}
-    write_ledger(out, [Entry.of(named[name], run, seconds.get(name, 0.0)) for name, run in finished.items()])
+    if finished:
+        write_ledger(out, [Entry.of(named[name], run, seconds.get(name, 0.0)) for name, run in finished.items()])
+    _keep_more(experiment, scale, out, len(finished))
     runs = _of_whole_cells(configs, finished)
     material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(
@@ -57,10 +59,11 @@ def conduct(
         num_finished=len(finished),
         num_waiting=len(finished) - len(runs),
         machines=machines_of(list(finished.values())),
-        seconds=round(sum(seconds.get(name, 0.0) for name in named), 1),
+        seconds=round(sum((seconds.get(name, 0.0) for name in finished), start=0.0), 1),
         data=experiment.measure(material),
     )
-    findings.write(findings_path(out, scale, experiment.name))
+    if not findings.is_empty:
+        findings.write(findings_path(out, scale, experiment.name))
     return findings, failures
 
 

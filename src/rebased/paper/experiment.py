@@ -14,7 +14,7 @@ __all__ = ["NO_GRIDS", "SCALES", "Data", "Experiment", "Material"]
 
 SCALES = {
     "smoke": "a minute on a CPU: whether it works, not what is true",
-    "small": "one GPU, minutes: the paper's task and models, fewer learning rates, seeds or sizes",
+    "small": "one GPU, minutes to an hour: the paper's task and models, fewer learning rates, seeds or sizes",
     "paper": "everything, as the paper has it",
 }
 """A scale changes seeds, epochs, learning rates and sizes, never the task or the model; smoke also the vocabulary, the
@@ -59,6 +59,16 @@ class Experiment:
     def __post_init__(self) -> None:
         if set(self.grids) != set(SCALES):
             raise ValueError(f"{self.name} has grids for {', '.join(self.grids)}; it needs {', '.join(SCALES)}")
+
+    def section(self, data: Mapping[str, Any]) -> Section:
+        """What `present` makes of findings. ValueError for those of a version that had them in another form."""
+        try:
+            return self.present(dict(data))
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError(
+                f"the findings of {self.name} are in another version's form ({error!r}); where its runs are, "
+                f"`rebased paper run {self.name} --no-train` makes them anew"
+            ) from error
 
     def configs(self, scale: str) -> list[RecallConfig]:
         """The runs of a scale; ValueError, listing what there is, for an unknown one."""

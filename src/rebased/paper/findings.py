@@ -48,7 +48,7 @@ class Findings:
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False, ensure_ascii=False)
-        write_text(path, text + "\n")
+        write_text(path, text + "\n", shared=True)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -42,7 +42,7 @@ class Entry:
         return Run(sweep.run(self.config), self.config.to_dict(), metrics, self.result)
 
     def line(self) -> str:
-        values = {"run": self.config.identity(), "result": self.result, "seconds": self.seconds}
+        values = {"run": self.config.to_dict(), "result": self.result, "seconds": self.seconds}
         if self.accuracies:
             values["accuracies"] = self.accuracies
         return json.dumps(values, sort_keys=True, allow_nan=False) + "\n"

@@ -92,7 +92,7 @@ def _experiment_section(experiment: Experiment, findings: Findings | None, scale
         )
         parts = [paragraph(f"Nothing was found yet. {needs}"), _to_run(experiment, wanted)]
         return section(experiment.title, parts, anchor=experiment.name)
-    content = experiment.present(dict(findings.data))
+    content = experiment.section(findings.data)
     parts = [paragraph(_about_scale(findings), note=True), *map(render, content.parts)]
     if not findings.is_complete:
         missing = findings.num_runs - findings.num_finished

@@ -133,7 +133,7 @@ class _GroupTraining:
 
     def _made_with(self) -> dict[str, Any]:
         environment = dataclasses.asdict(self.environment)
-        names = ("rebased", "commit", "torch", "triton", "device_name")
+        names = ("rebased", "commit", "source", "torch", "triton", "device_name")
         return {name: environment[name] for name in names} | {"micro_batches": self.group.micro_batches}
 
     def _on_step(self) -> Callable[[int, int], None]:

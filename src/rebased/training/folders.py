@@ -9,7 +9,7 @@ from rebased.training.recall import RecallConfig
 
 __all__ = ["GroupFolder", "SweepFolder", "model_of", "name_of"]
 
-_LONGEST_MODEL = 80
+_LONGEST = 80
 
 
 def model_of(config: RecallConfig) -> str:
@@ -17,14 +17,19 @@ def model_of(config: RecallConfig) -> str:
     if "layers" not in config.model_options:
         return config.stack
     mixers = "+".join(dict.fromkeys(layer.mixer for layer in config.model().layers))
-    return re.sub(r"[^\w+.-]", "_", mixers)[:_LONGEST_MODEL]
+    return _fit(mixers)
+
+
+def _fit(text: str) -> str:
+    """For a directory's name; what it loses is in the hash."""
+    return re.sub(r"[^\w+.-]", "_", text)[:_LONGEST]
 
 
 def name_of(config: RecallConfig) -> str:
     """Of the run and its directory, the same in every sweep."""
-    options = "".join(f"-{name.removeprefix('num_')}{value}" for name, value in config.task_options.items())
+    options = "".join(f"-{name.removeprefix('num_')}{value}" for name, value in sorted(config.task_options.items()))
     rate, seed = f"lr{config.learning_rate:g}", f"s{config.seed}"
-    sizes = f"d{config.d_model}-L{config.seq_len}{options}"
+    sizes = f"d{config.d_model}-L{config.seq_len}{_fit(options)}"
     return run_name(config.identity(), f"{model_of(config)}-{sizes}-{rate}-{seed}")
 
 
@@ -76,5 +81,12 @@ class SweepFolder:
         return is_finished(self.run(config))
 
     def read(self, config: RecallConfig) -> Run:
-        """The finished run, with all fields of its config: a version that knew fewer may have written it."""
-        return replace(read_run(self.run(config)), config=config.to_dict())
+        """The finished run, with all fields of its config: a version that knew fewer may have written it.
+
+        ValueError if it was made with others, as where a default has changed since.
+        """
+        run, asked = read_run(self.run(config)), config.to_dict()
+        others = [name for name, value in run.config.items() if name not in asked or asked[name] != value]
+        if others:
+            raise ValueError(f"{run.folder} is another run: it differs in {', '.join(others)}; move it away")
+        return replace(run, config=asked)

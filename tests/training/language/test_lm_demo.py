@@ -1,6 +1,7 @@
 """`rebased lm demo`, with few steps."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,22 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["lm", "demo", "--out", str(tmp_path / "out"), "--device", "tpu"])
     assert result.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_seed_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["lm", "demo", "--out", str(tmp_path / "out"), "--seed", str(2**32)])
+    assert result.exit_code == 2
+    assert "seed=4294967296 must be less than 2**32" in " ".join(result.output.replace("│", " ").split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before the corpus is made, in the words of `rebased lm train`."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = CliRunner().invoke(app, ["lm", "demo", "--out", str(tmp_path / "out"), "--device", "cpu"])
+    assert result.exit_code == 1
+    assert result.output == "error: training of language models needs transformers: pip install transformers\n"
     assert not (tmp_path / "out").exists()
 
 

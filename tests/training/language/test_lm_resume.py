@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import torch
 from lm_cases import STEPS, corpus, history, lines, small_options, small_run, train_in_a_process, train_small
-from safetensors.torch import load_file
-from transformers import Trainer
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, Trainer
 
+from rebased.corpora import Corpus
 from rebased.locks import LockedError, locked
 from rebased.training.language import checkpoints, folder, job
 from rebased.training.language import train as train_module
@@ -168,6 +170,72 @@ def _wait_for_life(out: Path, process: Any, kills: int) -> None:
         time.sleep(0.005)
 
 
+# ---- Numbers that are not finite ----
+
+
+def spoil_gradients(monkeypatch: pytest.MonkeyPatch, *, at_call: int) -> None:
+    """Of one step; its loss is what it was."""
+    original, calls = Trainer.training_step, list[int]()
+
+    def step(self: Any, model: Any, *arguments: Any, **options: Any) -> Any:
+        loss = original(self, model, *arguments, **options)
+        calls.append(1)
+        if len(calls) == at_call:
+            next(model.parameters()).grad.fill_(torch.nan)
+        return loss
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+
+
+def test_gradients_that_are_not_finite_end_the_run(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a step whose checkpoint is due: it used to be whole, and every other start failed in the step after it."""
+    with monkeypatch.context() as patch:
+        spoil_gradients(patch, at_call=10)
+        with pytest.raises(FloatingPointError, match="the gradients of step 10 have norm nan; try a lower learning"):
+            train_small(tmp_path, run_config(), eval_every=4)
+    assert checkpoint_steps(tmp_path / "checkpoints") == [5]
+    assert lines(tmp_path)[-1]["step"] == 9
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever made them so."""
+    original = Observer.on_log
+
+    def spoil(self: Any, args: Any, state: Any, control: Any, **options: Any) -> None:
+        original(self, args, state, control, **options)
+        if state.global_step == 10:
+            next(options["model"].parameters()).data[0, 0] = torch.inf
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Observer, "on_log", spoil)
+        with pytest.raises(FloatingPointError, match="weights after step 10 are not finite; try a lower learning rate"):
+            train_small(tmp_path, run_config(), eval_every=4)
+    assert checkpoint_steps(tmp_path / "checkpoints") == [5]
+    train_small(tmp_path, run_config(), eval_every=4)
+    assert_same(tmp_path, undisturbed)
+
+
+def test_weights_that_are_not_finite_are_not_exported(undisturbed: Path, tmp_path: Path) -> None:
+    """From a last checkpoint of an earlier version, which did not look."""
+    out = shutil.copytree(undisturbed, tmp_path / "run")
+    for name in ("training.json", "model.safetensors"):
+        (out / name).unlink()
+    path = out / "checkpoints" / "checkpoint-12" / "model.safetensors"
+    weights = load_file(path)
+    next(iter(weights.values())).fill_(torch.nan)
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(FloatingPointError, match="weights after step 12 are not finite"):
+        train_small(out, run_config(), eval_every=4)
+    assert not (out / "training.json").exists()
+    assert not (out / "model.safetensors").exists()
+
+
 # ---- A full disk ----
 
 
@@ -200,11 +268,36 @@ def test_no_room_for_a_checkpoint(
     assert process.exitcode == 0
     said = json.loads((tmp_path / "said.json").read_text())
     assert said.startswith("the checkpoint of step 10 could not be written (")
-    assert said.endswith("; make room, and the same command goes on from step 5")
+    assert said.endswith("the same command goes on from step 5")
     assert checkpoint_steps(tmp_path / "checkpoints") == [5]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     train_small(tmp_path, run_config(), eval_every=4)
     assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_for_want_of_room"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), True),
+        (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (OSError(errno.EISDIR, "Is a directory"), False),
+        (SafetensorError("I/O error: Permission denied (os error 13)"), False),
+    ],
+    ids=str,
+)
+def test_room_is_asked_for_only_if_there_is_none(
+    error: Exception, is_for_want_of_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Trainer, "_save", fail)
+    with pytest.raises(CheckpointError, match=r"step 5 could not be written .*the same command begins anew") as caught:
+        train_small(tmp_path)
+    assert ("make room" in str(caught.value)) == is_for_want_of_room
 
 
 @pytest.mark.parametrize("owner_and_name", [(Trainer, "_save"), (checkpoints, "mark")], ids=["weights", "marker"])
@@ -272,6 +365,31 @@ def test_asked_to_stop(
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     train_small(tmp_path, run_config(), eval_every=4)
     assert_same(tmp_path, undisturbed)
+
+
+# ---- The model at the end ----
+
+
+def test_a_tokenizer_with_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken off after the model was moved, too: the folder is there then."""
+    original = Corpus.tokenizer
+
+    def tokenizer(self: Corpus) -> Any:
+        made = original(self)
+        made.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
+        return made
+
+    monkeypatch.setattr(Corpus, "tokenizer", tokenizer)
+    with monkeypatch.context() as patch:
+        break_off(patch, folder, "adopt_model", at_call=1, after=True)
+        with pytest.raises(KilledError):
+            train_small(tmp_path)
+    train_small(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template.keys() == {"default", "tool_use"}
+    template = tmp_path / "additional_chat_templates" / "tool_use.jinja"
+    assert template.read_text() == "{{ tools }}"
+    assert template.stat().st_mode == (tmp_path / "run.json").stat().st_mode
+    assert not (tmp_path / ".model").exists()
 
 
 # ---- The same run, or another one ----

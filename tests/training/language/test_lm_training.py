@@ -271,6 +271,8 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
         ({"clip": math.nan}, "clip=nan must be finite"),
         ({"beta2": 1.0}, "beta2=1.0 must be from 0 to below 1"),
         ({"final_learning_rate": 2.0}, "is a fraction"),
+        ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
+        ({"seed": 2**32}, r"seed=4294967296 must be less than 2\*\*32"),
         ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be bfloat16 or float32"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value[:30],
@@ -292,6 +294,15 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
         train_small(tmp_path, small_run(learning_rate=1e30, clip=0.0))
     assert not (tmp_path / "training.json").exists()
     assert all(math.isfinite(line["loss"]) for line in lines(tmp_path))
+
+
+def test_weights_that_are_not_finite_are_no_model(tmp_path: Path) -> None:
+    """The loss of the only step was that of the weights before it."""
+    with pytest.raises(FloatingPointError, match="weights after step 1 are not finite; try a lower learning rate"):
+        train_small(tmp_path, small_run(steps=1, warmup_steps=0, learning_rate=1e39))
+    assert not (tmp_path / "training.json").exists()
+    assert not (tmp_path / "model.safetensors").exists()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 # ---- Sizes ----
@@ -323,6 +334,10 @@ def command(*arguments: str) -> tuple[int, str]:
     basics = ["--data", str(corpus().folder), "--device", "cpu", "--preset", "rebased-small", "--no-board"]
     result = CliRunner().invoke(app, ["lm", "train", *basics, *sizes, *arguments])
     return result.exit_code, " ".join(result.output.split())
+
+
+def test_the_greatest_seed(tmp_path: Path) -> None:
+    train_small(tmp_path, small_run(seed=2**32 - 1, steps=1, warmup_steps=0))
 
 
 def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None:

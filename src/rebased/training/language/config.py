@@ -49,6 +49,8 @@ class LanguageRunConfig:
             raise ValueError("seq_len=1 leaves nothing to predict; it must be 2 or more")
         for name in ("warmup_steps", "seed"):
             _check_integer(name, getattr(self, name), least=0)
+        if self.seed >= 2**32:
+            raise ValueError(f"seed={self.seed} must be less than 2**32, which is all that numpy takes")
         for name in ("learning_rate", "weight_decay", "clip"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0 or (name == "learning_rate" and value == 0):

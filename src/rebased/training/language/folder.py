@@ -91,13 +91,15 @@ def write_training(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def adopt_model(source: Path, folder: Path) -> None:
-    """Move a saved model's files here, each by rename: nobody sees half of one."""
+    """Move a saved model's files here, also those in folders of it, each by rename: nobody sees half of one."""
     mode = (folder / RUN).stat().st_mode  # as the user has it; some libraries make files that nobody else may read
-    for path in source.iterdir():
+    for path in [each for each in source.rglob("*") if each.is_file()]:
+        target = folder / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(path, folder / path.name)
+        os.replace(path, target)
     shutil.rmtree(source)
 
 

@@ -1,7 +1,6 @@
 """A run with all that it needs, checked: what is wrong shows before anything is computed or written."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.folder import check_same_run, check_sharding, describe_run
 from rebased.training.language.layout import Layout, Processes, current_processes, make_layout
 from rebased.training.language.model_config import make_model_config
+from rebased.training.language.packages import check_training_packages
 
 if TYPE_CHECKING:
     from rebased.hf import RebasedConfig
@@ -51,7 +51,7 @@ def plan_job(config: LanguageRunConfig, corpus: Corpus, out: Path, options: RunO
     """ValueError, naming what is wrong; ImportError, naming it, for what is not installed."""
     processes = current_processes()
     device = _checked_device(config, options, processes)
-    _check_packages(options)
+    check_training_packages(options)
     layout = make_layout(config.batch_size, options.micro_batch, seq_len=config.seq_len, num_processes=processes.count)
     model_config = make_model_config(config, vocab_size=corpus.vocab_size, end_of_text=corpus.end_of_text)
     model_config.fused_loss = options.fused_loss
@@ -86,10 +86,3 @@ def _checked_device(config: LanguageRunConfig, options: RunOptions, processes: P
     if options.fsdp and not (device == "cuda" and processes.are_launched):
         raise ValueError("fsdp=True needs CUDA devices, and a process for each, as torchrun starts them")
     return device
-
-
-def _check_packages(options: RunOptions) -> None:
-    boards = [*(["tensorboard"] if options.board else []), *(["wandb"] if options.wandb_project is not None else [])]
-    for package in ("transformers", "accelerate", "safetensors", *boards):
-        if find_spec(package) is None:
-            raise ImportError(f"training of language models needs {package}: pip install {package}")

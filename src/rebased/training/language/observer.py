@@ -51,16 +51,18 @@ class Observer(TrainerCallback):
         if logs is None or "loss" not in logs:
             return
         speed = self._tokens_per_step / (time.perf_counter() - self._since)
-        step, loss = state.global_step, float(logs["loss"])
+        step, loss, grad_norm = state.global_step, float(logs["loss"]), float(logs["grad_norm"])
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss of step {step} is {loss}; try a lower learning rate")
+        if not math.isfinite(grad_norm):  # the weights have moved by it, and a checkpoint may be due
+            raise FloatingPointError(f"the gradients of step {step} have norm {grad_norm}; try a lower learning rate")
         is_due = step == state.max_steps or (self._eval_every > 0 and step % self._eval_every == 0)
         self._write(
             StepRecord(
                 step=step,
                 loss=loss,
                 learning_rate=float(logs["learning_rate"]),
-                grad_norm=float(logs["grad_norm"]),
+                grad_norm=grad_norm,
                 tokens=step * self._tokens_per_step,
                 tokens_per_second=speed,
                 mfu=self._utilisation(speed),

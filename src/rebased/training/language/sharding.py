@@ -4,13 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["SHARDING", "embeddings_in_the_root", "keep_float32"]
+from torch import Tensor
+
+__all__ = ["SHARDING", "embeddings_in_the_root", "keep_float32", "local_part"]
 
 SHARDING: dict[str, Any] = {
     "fsdp": True,
     "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"]},
 }
 """For `TrainingArguments`: every block is gathered when it computes; the rest with the whole model."""
+
+
+def local_part(x: Tensor) -> Tensor:
+    """What this process has of a weight: all of it, unless it is sharded; then maybe nothing."""
+    return x.to_local() if hasattr(x, "to_local") else x
 
 
 def keep_float32(arguments: Any) -> None:

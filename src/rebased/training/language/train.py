@@ -65,8 +65,9 @@ def train(
 
     The same call goes on from the last checkpoint that counts; of a finished run it only reads the result. Called in
     each of torchrun's processes, they train together. ValueError, before any work, for what cannot be or does not fit
-    the folder; KeyboardInterrupt, with a checkpoint, after a SIGINT or SIGTERM; `CheckpointError` if the disk is full;
-    FloatingPointError if the loss is not finite; `LockedError` while another process trains there.
+    the folder; KeyboardInterrupt, with a checkpoint, after a SIGINT or SIGTERM; `CheckpointError` if the disk is full
+    or fails; FloatingPointError if losses, gradients or weights are not finite; `LockedError` while another process
+    trains there.
     """
     out = Path(out)
     job = plan_job(config, corpus, out, RunOptions() if options is None else options)
@@ -219,7 +220,8 @@ def _validation(job: Job, trainer: "LanguageTrainer", device: torch.device) -> C
 
 
 def _export(job: Job, trainer: "LanguageTrainer") -> None:
-    """The model and its tokenizer into the run's folder."""
+    """The model and its tokenizer into the run's folder. FloatingPointError for weights that are not finite."""
+    trainer.check_weights()
     whole = job.out / ".model"
     if job.processes.is_main:
         shutil.rmtree(whole, ignore_errors=True)

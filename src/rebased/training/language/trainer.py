@@ -1,5 +1,6 @@
 """`transformers.Trainer`, with our order of the data, our schedule, and checkpoints that count only when whole."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -18,12 +19,13 @@ from rebased.training.language.checkpoints import CheckpointError
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.layout import Layout, Processes
 from rebased.training.language.optimizer import decayed, learning_rate_factor
-from rebased.training.language.sharding import SHARDING, embeddings_in_the_root, keep_float32
+from rebased.training.language.sharding import SHARDING, embeddings_in_the_root, keep_float32, local_part
 
 __all__ = ["LanguageTrainer", "training_arguments"]
 
 _TORCH_CANNOT_WRITE = ("inline_container", "iostream error")
 """What torch says of a file it cannot write, in a RuntimeError: the type alone also means CUDA's errors, and NCCL's."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LanguageTrainer(Trainer):
@@ -92,7 +94,8 @@ class LanguageTrainer(Trainer):
 
     @override
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """CheckpointError, saying what is left, if the disk is full or fails."""
+        """CheckpointError, saying what is left, if the disk is full or fails; FloatingPointError as `check_weights`."""
+        self.check_weights()
         folder = Path(str(self.args.output_dir))
         checkpoint = folder / checkpoints.name_of(self.state.global_step)
         with self.saving(f"the checkpoint of step {self.state.global_step}", checkpoint):
@@ -105,6 +108,18 @@ class LanguageTrainer(Trainer):
                 checkpoints.mark(checkpoint)
                 checkpoints.prune(folder, self._keep)
 
+    def check_weights(self) -> None:
+        """FloatingPointError, in every process, if some are not finite: nothing may go on from these.
+
+        A step's loss is of the weights before it, and tells nothing of those after it.
+        """
+        model: Any = self.model
+        are_finite = torch.stack([local_part(x).isfinite().all() for x in model.parameters()])
+        if self.accelerator.reduce((~are_finite).sum(), reduction="sum").item():
+            raise FloatingPointError(
+                f"weights after step {self.state.global_step} are not finite; try a lower learning rate"
+            )
+
     @contextmanager
     def saving(self, what: str, target: Path) -> Iterator[None]:
         """Errors of the disk leave nothing half-written there, and say what is left; others stay what they are."""
@@ -116,8 +131,9 @@ class LanguageTrainer(Trainer):
             checkpoints.remove(target)
             steps = checkpoints.checkpoint_steps(Path(str(self.args.output_dir)))
             left = f"goes on from step {steps[-1]}" if steps else "begins anew"
+            first = "make room, and " if _is_for_want_of_room(error) else ""
             raise CheckpointError(
-                f"{what} could not be written ({_reason(error)}); make room, and the same command {left}"
+                f"{what} could not be written ({_reason(error)}); {first}the same command {left}"
             ) from error
 
 
@@ -177,6 +193,13 @@ def training_arguments(
 
 def _is_of_the_disk(error: Exception) -> bool:
     return not isinstance(error, RuntimeError) or any(part in str(error) for part in _TORCH_CANNOT_WRITE)
+
+
+def _is_for_want_of_room(error: Exception) -> bool:
+    """Of the disk's errors: torch never says why it cannot write, and mostly that is why."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    return isinstance(error, RuntimeError) or any(f"(os error {number})" in str(error) for number in _NO_ROOM)
 
 
 def _reason(error: BaseException) -> str:

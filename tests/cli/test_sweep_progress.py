@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rebased.cli.sweep_bars import SweepBars, show_accuracies
 from rebased.cli.sweep_lines import SweepLines
-from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
+from rebased.training.events import Elsewhere, EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
 from rebased.training.replicas import Record
 
 
@@ -17,7 +17,7 @@ def record(epoch: int, accuracy: float, finished: str | None = None) -> Record:
 
 
 STORY: list[Event] = [
-    Planned(num_groups=2, num_runs=5, num_finished=1),
+    Planned(num_groups=3, num_runs=5, num_finished=1),
     Started("a", ("r0", "r1"), 0, 4, {}),
     Stepped("a", 1, 1, 2),
     EpochEnded("a", 1, {0: record(1, 0.25), 1: record(1, 0.0, "diverged")}),
@@ -26,6 +26,7 @@ STORY: list[Event] = [
     EpochEnded("a", 2, {0: record(2, 0.993, "reached")}),
     Finished("a"),
     Failed("b", "ValueError: wrong", retried=False, traceback=Path("groups/b/error.txt")),
+    Elsewhere("c", "the group c is in use by process 7"),
 ]
 
 
@@ -45,26 +46,30 @@ def told(terminal: bool) -> str:
 
 def test_lines() -> None:
     lines = told(terminal=False).splitlines()
-    assert lines[0] == "5 runs, 1 finished; 2 groups to train"
+    assert lines[0] == "5 runs, 1 finished; 3 groups to train"
     assert lines[1] == "a begins"
     assert lines[2].startswith("a epoch 1/4, at most 0:00:00 left, loss from 0.5, accuracy 0.250 0.000 (diverged)")
     assert lines[3] == "a failed: its worker died; it is tried again"
     assert lines[4] == "a goes on after epoch 1"
     assert lines[5].endswith("accuracy 0.993 (reached)")
-    assert lines[6:] == ["a is finished", "b failed: ValueError: wrong; the traceback is in groups/b/error.txt"]
+    assert lines[6:] == [
+        "a is finished",
+        "b failed: ValueError: wrong; the traceback is in groups/b/error.txt",
+        "the group c is in use by process 7: it is left to that",
+    ]
 
 
 def test_bars() -> None:
     said = told(terminal=True)
     for part in (
-        "5 runs, 1 finished; 2 groups to train",
+        "5 runs, 1 finished; 3 groups to train",
         "1/4",
         "▃× up to 0.250",
         "█× up to 0.993",
         "it is tried again",
     ):
         assert part in said
-    assert "2/2" in said  # groups, also the one that failed before it began
+    assert "3/3" in said  # groups, also those that never began here
 
 
 def test_nothing_to_train() -> None:

@@ -19,7 +19,7 @@ from rebased.training.building import check_models
 from rebased.training.engines import Engine, Processes, Serial, make_engine
 from rebased.training.engines import processes as processes_module
 from rebased.training.engines import serial as serial_module
-from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started
+from rebased.training.events import Elsewhere, EpochEnded, Event, Failed, Finished, Planned, Started
 from rebased.training.folders import SweepFolder
 from rebased.training.log import read_log
 from rebased.training.plan import extend_plan, read_plan
@@ -113,17 +113,6 @@ def test_group_that_fails_does_not_end_the_sweep(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(execute, "Replicas", FakeReplicas)
     assert not sweep(tmp_path, Serial("cpu")).failures
     assert not failure.traceback.exists()
-
-
-def test_group_in_use_gets_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is another process's."""
-    monkeypatch.setattr(execute, "Replicas", FakeReplicas)
-    monkeypatch.setattr(execute, "locked", lambda path, what: locked(path, what, patience=0))
-    (group,) = extend_plan(SweepFolder(tmp_path), RUNS[:1], lambda config: (1, 1))
-    with locked(SweepFolder(tmp_path).group(group.name).lock, "it"):
-        (failure,) = sweep(tmp_path, Serial("cpu"), RUNS[:1]).failures
-    assert failure.traceback is None
-    assert not SweepFolder(tmp_path).group(group.name).error.exists()
 
 
 def test_impossible_model_is_found_before_anything_is_trained(tmp_path: Path) -> None:
@@ -274,3 +263,20 @@ def test_what_does_not_go_together(name: str | None, options: dict, message: str
 def test_several_jobs_mean_processes() -> None:
     assert isinstance(make_engine(device="cpu"), Serial)
     assert isinstance(make_engine(device="cpu", jobs=2), Processes)
+
+
+def test_a_group_that_another_process_trains_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No failure, and no reason not to train the others."""
+    monkeypatch.setattr(execute, "Replicas", FakeReplicas)
+    monkeypatch.setattr(execute, "locked", lambda path, what: locked(path, what, patience=0))
+    folder, events = SweepFolder(tmp_path), list[Event]()
+    first, second = extend_plan(folder, RUNS, lambda config: (2, 1))
+    with locked(folder.group(first.name).lock, "it"):
+        outcome = sweep(tmp_path, Serial("cpu"), report=events.append)
+    assert not outcome.failures
+    assert [run.config["stack"] for run in outcome.runs] == [second.configs[0].stack] * 2
+    (left,) = (event for event in events if isinstance(event, Elsewhere))
+    assert left.group == first.name
+    assert f"in use by process {os.getpid()}" in left.reason
+    assert not folder.group(first.name).error.exists()
+    assert len(sweep(tmp_path, Serial("cpu")).runs) == 4

@@ -16,8 +16,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from rebased.cli.sweep_lines import describe_failure, describe_plan
-from rebased.training.events import EpochEnded, Event, Finished, Planned, Started, Stepped
+from rebased.cli.sweep_lines import describe_elsewhere, describe_failure, describe_plan
+from rebased.training.events import Elsewhere, EpochEnded, Event, Finished, Planned, Started, Stepped
 from rebased.training.replicas import Record
 
 __all__ = ["SweepBars", "show_accuracies"]
@@ -84,6 +84,9 @@ class SweepBars:
                 self._records[event.group][index] = record
             self._progress.update(self._bars[event.group], completed=event.epoch)
         elif isinstance(event, Finished):
+            self._end(event.group)
+        elif isinstance(event, Elsewhere):
+            self._say(describe_elsewhere(event))
             self._end(event.group)
         else:
             self._say(describe_failure(event))

@@ -4,9 +4,9 @@ import time
 
 from rich.console import Console
 
-from rebased.training.events import EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
+from rebased.training.events import Elsewhere, EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
 
-__all__ = ["SweepLines", "count", "describe_failure", "describe_plan"]
+__all__ = ["SweepLines", "count", "describe_elsewhere", "describe_failure", "describe_plan"]
 
 
 def count(number: int, noun: str) -> str:
@@ -23,6 +23,10 @@ def describe_plan(event: Planned) -> str:
 def describe_failure(event: Failed) -> str:
     where = "" if event.traceback is None else f"; the traceback is in {event.traceback}"
     return f"{event.group} failed: {event.reason}{where}" + ("; it is tried again" if event.retried else "")
+
+
+def describe_elsewhere(event: Elsewhere) -> str:
+    return f"{event.reason}: it is left to that"
 
 
 SILENCE = 30.0
@@ -53,6 +57,8 @@ class SweepLines:
             self._say(self._describe(event))
         elif isinstance(event, Finished):
             self._say(f"{event.group} is finished")
+        elif isinstance(event, Elsewhere):
+            self._say(describe_elsewhere(event))
         elif isinstance(event, Failed):
             self._say(describe_failure(event))
 

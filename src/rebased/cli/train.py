@@ -56,6 +56,9 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     _show(outcome, out)
+    num_elsewhere = len(configs) - len(outcome.runs)
+    if num_elsewhere and not outcome.failures:
+        print(f"{count(num_elsewhere, 'run')} left to another process; once finished, the same command shows them too")
     if outcome.failures:
         groups = ", ".join(failure.group for failure in outcome.failures)
         fail(f"{count(len(outcome.failures), 'group')} failed: {groups}; the same command tries again")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rebased.training.replicas import Record
 
-__all__ = ["EpochEnded", "Event", "Failed", "Finished", "Planned", "Report", "Started", "Stepped"]
+__all__ = ["Elsewhere", "EpochEnded", "Event", "Failed", "Finished", "Planned", "Report", "Started", "Stepped"]
 
 
 @dataclass(frozen=True)
@@ -73,5 +73,13 @@ class Failed:
     """A file that says where the error was, if it was one of Python's."""
 
 
-Event = Planned | Started | Stepped | EpochEnded | Finished | Failed
+@dataclass(frozen=True)
+class Elsewhere:
+    """Another process trains the group: it is left to it."""
+
+    group: str
+    reason: str
+
+
+Event = Planned | Started | Stepped | EpochEnded | Finished | Failed | Elsewhere
 Report = Callable[[Event], None]

@@ -35,7 +35,7 @@ def run_sweep(
     report: Report,
     wandb_project: str | None = None,
 ) -> SweepOutcome:
-    """Train what is not finished. Killed at any moment and called again, it goes on.
+    """Train what is not finished. Killed at any moment and called again, it goes on; several may share a folder.
 
     A group of the folder's plan that has one of these runs is trained whole; the others are left alone. ValueError,
     before anything is trained, for a model that cannot be built.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rebased.locks import LockedError
 from rebased.runs import write_text
-from rebased.training.events import Failed, Report
+from rebased.training.events import Elsewhere, Failed, Report
 from rebased.training.execute import GroupTask, train_group
 from rebased.training.folders import SweepFolder
 from rebased.training.recall import RecallConfig
@@ -33,18 +33,18 @@ class Engine(Protocol):
 
 
 def attempt(task: GroupTask, device: str, report: Report) -> None:
-    """Train a group; what goes wrong is reported, not raised."""
+    """Train a group, unless another process does; what goes wrong is reported, not raised."""
     try:
         train_group(task, device, report)
+    except LockedError as error:
+        report(Elsewhere(task.group.name, str(error)))
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         report(Failed(task.group.name, reason, retried=False, traceback=_write_traceback(task, error)))
 
 
 def _write_traceback(task: GroupTask, error: Exception) -> Path | None:
-    """Where, if anywhere: a group that another process trains is its to write to, and the disk may be full."""
-    if isinstance(error, LockedError):
-        return None
+    """Where, if anywhere: the disk may be full."""
     path = SweepFolder(task.sweep).group(task.group.name).error
     try:
         write_text(path, "".join(traceback.format_exception(error)))

@@ -93,8 +93,13 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
         return
     # A version that knew fewer fields may have written it.
     written = _read_json(path, _read_text(path))
-    if any(name not in config or config[name] != value for name, value in written.items()):
+    if differing_fields(written, config):
         raise ValueError(f"{path} is the config of another run")
+
+
+def differing_fields(written: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """What a config on disk says otherwise. What it does not say, it did not know."""
+    return [name for name, value in written.items() if name not in config or config[name] != value]
 
 
 def write_metrics(folder: Path, metrics: Iterable[dict[str, Any]], *, durable: bool = True) -> None:

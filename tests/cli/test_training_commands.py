@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rebased.cli import train as train_module
 from rebased.cli.app import app
 from rebased.runs import find_runs
-from rebased.training import boards, execute
+from rebased.training import execute
 
 TINY = {
     "stack": "rebased",
@@ -153,7 +153,7 @@ def test_bad_grid_ends_before_any_work(tmp_path: Path) -> None:
 
 
 def test_absent_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "find_spec", lambda name: None if name == "wandb" else object())
+    monkeypatch.setattr("rebased.training.packages.find_spec", lambda name: None if name == "wandb" else object())
     status, said = run(*MQAR, "--out", tmp_path, "--wandb", "project")
     assert status == 1
     assert "pip install wandb" in said

@@ -93,6 +93,6 @@ def test_weights_and_biases_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("package", ["tensorboard", "wandb"])
 def test_absent_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr("rebased.training.packages.find_spec", lambda name: None if name == package else object())
     with pytest.raises(ImportError, match=f"training needs {package}: pip install {package}"):
         boards.check_packages(wandb=True)

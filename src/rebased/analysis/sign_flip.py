@@ -71,7 +71,8 @@ def sign_flip_test(
     exact = len(sums) <= max_exact_blocks
     if exact:
         num_flips = 2 ** len(sums)
-        p_value = _count_as_far(sums, threshold) / num_flips
+        half = len(sums) // 2
+        p_value = count_as_far(_signed_sums(sums[:half]), _signed_sums(sums[half:]), threshold) / num_flips
     else:
         p_value = (1 + _draw_as_far(sums, threshold, num_flips, seed)) / (1 + num_flips)
     return SignFlip(
@@ -94,12 +95,6 @@ def count_as_far(first: Float[np.ndarray, "N"], second: Float[np.ndarray, "M"], 
     above = len(second) - np.searchsorted(second, threshold - first, side="left")
     below = np.searchsorted(second, -threshold - first, side="right")
     return int(above.sum() + below.sum())
-
-
-def _count_as_far(sums: Float[np.ndarray, "B"], threshold: float) -> int:
-    """Of the 2^B signed sums, each one of the first half of the blocks plus one of the second."""
-    half = len(sums) // 2
-    return count_as_far(_signed_sums(sums[:half]), _signed_sums(sums[half:]), threshold)
 
 
 def _signed_sums(sums: Float[np.ndarray, "B"]) -> Float[np.ndarray, "flips"]:

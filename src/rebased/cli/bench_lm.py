@@ -20,7 +20,7 @@ from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.lm_generate_table import print_generate_result
 from rebased.cli.lm_train_table import print_train_result
 from rebased.cli.progress import run_with_progress
-from rebased.training.language.packages import check_packages
+from rebased.training.packages import require_packages
 
 __all__ = ["bench_lm"]
 
@@ -70,7 +70,7 @@ def bench_lm(
     else:
         _refuse(of_generate, "goes with --generate, not with --train")
     try:
-        check_packages("a bench of language models", "transformers")
+        require_packages("a bench of language models", "transformers")
         numbers = None if lengths is None else parse_numbers("lengths", lengths)
         both = _given(device=device, dtype=dtype, models=parse_names(models), repetitions=repetitions, threads=threads)
         config: Any

@@ -19,7 +19,7 @@ from rebased.cli.model_folder import check_model_folder
 from rebased.environment import describe_environment
 from rebased.runs import write_text
 from rebased.training.devices import DEVICES, choose_device, current
-from rebased.training.language.packages import check_packages
+from rebased.training.packages import require_packages
 
 if TYPE_CHECKING:
     from rebased.analysis.checkpoint import Checkpoint
@@ -66,7 +66,7 @@ def evaluate_model(
     if out is not None:
         make_folder(out.parent)
     try:
-        check_packages("evaluation", "transformers")
+        require_packages("evaluation", "transformers")
         record = _evaluate(folder, data, config, place)
     except KeyboardInterrupt:
         fail("stopped")

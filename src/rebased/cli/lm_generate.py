@@ -12,7 +12,7 @@ import typer
 from rebased.cli.console import fail
 from rebased.cli.model_folder import check_model_folder
 from rebased.training.devices import DEVICES, choose_device
-from rebased.training.language.packages import check_packages
+from rebased.training.packages import require_packages
 
 __all__ = ["generate"]
 
@@ -35,7 +35,7 @@ def generate(
     if top_p < 1 and temperature == 0:
         raise typer.BadParameter("--top-p needs a --temperature above 0: without one nothing is drawn")
     try:
-        check_packages("generation", "transformers")
+        require_packages("generation", "transformers")
         from transformers import TextStreamer
 
         from rebased.analysis.checkpoint import load_checkpoint

@@ -23,9 +23,6 @@ _OTHER_NAMES = {
     "layers": "layer_types",
     "positions": "position_embedding_type",
     "init_std": "initializer_range",
-}
-"""How the rest of the package calls fields that have Hugging Face's names here."""
-_OTHERS_NAMES = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
     "n_layers": "num_hidden_layers",
@@ -46,7 +43,7 @@ _OTHERS_NAMES = {
     ("num_key_value_heads", "num_kv_heads", "expand_k", "expand_v", "conv_size", "window_size", "sliding_window"),
     "layer_options",
 )
-"""How other models call what is a field here, or an argument of a mixer: kept beside, they would change nothing."""
+"""How the rest of the package, or other models, call what is a field here or an argument of a mixer."""
 _CLOSE = 0.8
 """How alike, of 1, a name and a field's are for it to be a misspelling."""
 
@@ -203,7 +200,7 @@ def _check_names(names: Iterable[str]) -> None:
     known = signature(RebasedConfig).parameters
     fields = [name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY]
     for name in names:
-        meant = _OTHER_NAMES.get(name) or _OTHERS_NAMES.get(name) or _misspelt(name, fields)
+        meant = _OTHER_NAMES.get(name) or _misspelt(name, fields)
         if meant is not None:
             raise ValueError(f"there is no field {name!r}, it is {meant!r} here; there are {', '.join(fields)}")
 

@@ -1,9 +1,10 @@
 """Numbers where people watch them: TensorBoard's event files, and Weights & Biases."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from rebased.training.packages import require_packages
 
 if TYPE_CHECKING:
     from rebased.training.replicas import Record
@@ -13,9 +14,7 @@ __all__ = ["Board", "Boards", "TensorBoard", "WandB", "check_packages"]
 
 def check_packages(*, wandb: bool) -> None:
     """ImportError, naming it, if what training writes with is not installed."""
-    for package in ("safetensors", "tensorboard", *(["wandb"] if wandb else [])):
-        if find_spec(package) is None:
-            raise ImportError(f"training needs {package}: pip install {package}")
+    require_packages("training", "safetensors", "tensorboard", *(["wandb"] if wandb else []))
 
 
 class Board(Protocol):

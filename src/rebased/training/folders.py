@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rebased.runs import Run, is_finished, read_run, run_name
+from rebased.runs import Run, differing_fields, is_finished, read_run, run_name
 from rebased.training.recall import RecallConfig
 
 __all__ = ["GroupFolder", "SweepFolder", "model_of", "name_of"]
@@ -86,7 +86,7 @@ class SweepFolder:
         ValueError if it was made with others, as where a default has changed since.
         """
         run, asked = read_run(self.run(config)), config.to_dict()
-        others = [name for name, value in run.config.items() if name not in asked or asked[name] != value]
+        others = differing_fields(run.config, asked)
         if others:
             raise ValueError(f"{run.folder} is another run: it differs in {', '.join(others)}; move it away")
         return replace(run, config=asked)

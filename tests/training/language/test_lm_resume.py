@@ -268,7 +268,7 @@ def test_no_room_for_a_checkpoint(
     assert process.exitcode == 0
     said = json.loads((tmp_path / "said.json").read_text())
     assert said.startswith("the checkpoint of step 10 could not be written (")
-    assert said.endswith("the same command goes on from step 5")
+    assert said.endswith("; make room, and the same command goes on from step 5")
     assert checkpoint_steps(tmp_path / "checkpoints") == [5]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     train_small(tmp_path, run_config(), eval_every=4)

@@ -25,7 +25,7 @@ __all__ = ["LanguageTrainer", "training_arguments"]
 
 _TORCH_CANNOT_WRITE = ("inline_container", "iostream error")
 """What torch says of a file it cannot write, in a RuntimeError: the type alone also means CUDA's errors, and NCCL's."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LanguageTrainer(Trainer):

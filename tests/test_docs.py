@@ -12,7 +12,8 @@ from rebased.bench import OpsBenchResult
 from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
-from rebased.paper.published import TABLE_1
+from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
+from rebased.paper.published import TABLE_1, TABLE_3
 from rebased.paper.table1 import KERNELS as TABLE_1_NAMES
 from rebased.tasks import TASKS
 
@@ -230,3 +231,20 @@ def test_the_docs_quote_table_1() -> None:
             theirs = TABLE_1[stack][256][size]
             assert quoted == f"{shown} ({theirs[0]:.2f} ± {theirs[1]:.2f})"
     assert f"{findings['num_finished']} of\nthe 240 runs" in text
+
+
+def test_the_docs_quote_table_3() -> None:
+    """Our numbers and, in brackets, the paper's."""
+    findings = json.loads((ROOT / "results" / "small" / "table3.json").read_text())
+    found = {model["stack"]: model for model in findings["data"]["models"]}
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    for stack, name in TABLE_3_NAMES.items():
+        iou, accuracy, at_value = (
+            f"{found[stack][measure]['mean']:.3f} ± {found[stack][measure]['sd']:.3f}"
+            for measure in ("iou", "accuracy", "at_value")
+        )
+        theirs = TABLE_3[stack.removeprefix("copy_")]
+        assert f"| {name} | {iou} ({theirs[0]:.3f}) | {accuracy} ({theirs[1]:.3f}) | {at_value} |" in text
+    difference = findings["data"]["difference"]["iou"]
+    assert f"by {difference['mean']:.3f} ± {difference['sd']:.3f} (the paper: 0.016)" in text
+    assert f"{findings['num_finished']} runs in\n{findings['seconds']:.0f} seconds of the card" in text

@@ -45,6 +45,40 @@ def test_vmap(in_dims: tuple[int | None, int | None], num_outputs: int) -> None:
     assert_same(actual, expected)
 
 
+@pytest.mark.parametrize("in_dims", [((0, 0), (0, 0)), ((0, None), (None, 0)), ((1, None), (0, 1))])
+def test_nested_vmap(in_dims: tuple[tuple[int | None, int | None], ...]) -> None:
+    outer, inner = in_dims
+    inputs, filters = randn(2, 9, 3), randn(9, 3, seed=1)
+    for dims in (inner, outer):
+        inputs, filters = (
+            x if dim is None else torch.stack([x, 2 * x, 1 - x], dim=dim)
+            for x, dim in zip((inputs, filters), dims, strict=True)
+        )
+    expected = with_grads(lambda *xs: looped(lambda *ys: looped(long_conv, inner, *ys), outer, *xs), inputs, filters)
+    assert_same(with_grads(torch.vmap(torch.vmap(long_conv, inner), outer), inputs, filters), expected)
+
+
+def test_opcheck() -> None:
+    """Schemas, fake tensors, strides and registration of both operators, with groups."""
+    inputs, filters = randn(2, 3, 4, 10), randn(2, 4, 10, seed=1)
+    leaves = inputs.clone().requires_grad_(), filters.clone().requires_grad_()
+    torch.library.opcheck(torch.ops.rebased.circular_conv.default, leaves)
+    torch.library.opcheck(torch.ops.rebased.circular_conv_backward.default, (randn(*inputs.shape), inputs, filters))
+
+
+@pytest.mark.usefixtures("_forget_compilations")
+def test_compiled_with_its_gradients() -> None:
+    """In one graph, in which operators do not see conjugations that are put off, and for any number of replicas."""
+
+    def grads(inputs: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.func.grad(lambda *xs: torch.vmap(long_conv)(*xs).square().sum(), (0, 1))(inputs, filters)
+
+    compiled = torch.compile(grads, fullgraph=True, backend="aot_eager")
+    for num_replicas in (2, 3, 5):
+        inputs, filters = randn(num_replicas, 2, 9, 3), randn(num_replicas, 9, 3, seed=1)
+        assert_same(compiled(inputs, filters), grads(inputs, filters))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_sums_are_float32_at_least(dtype: torch.dtype) -> None:
     inputs, filters = randn(2, 300, 3).to(dtype), randn(300, 3, seed=1).to(dtype)

@@ -90,7 +90,7 @@ class Mamba(Mixer):
     ) -> tuple[Tensor, Any]:
         inputs, gates = self.in_proj(x).chunk(2, dim=-1)
         u, past = self.conv(inputs, None if state is None else state.past, None, key_mask)
-        u = functional.silu(u)
+        u = functional.silu(u).to(inputs.dtype)  # float32 under autocast, where the convolution's weights are
         dt, b, c = self.x_proj(u).split([self.dt_rank, self.state_dim, self.state_dim], dim=-1)
         dt = functional.softplus(self.dt_proj(dt))
         if key_mask is not None:

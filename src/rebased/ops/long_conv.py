@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.fft import irfft, rfft
+from torch.nn.functional import pad
 
-from rebased.ops.dtypes import compute_dtype
+from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
 
 __all__ = ["long_conv"]
@@ -19,14 +20,24 @@ def long_conv(
     """``y_t = Σ_j filters_j · inputs_{t-j}`` in each channel, at the last ``num_outputs`` positions, or at all.
 
     Taps beyond the first input are ignored. The result is float32, or float64 for float64 inputs, as are the sums.
-    An operator of its own, for compilers do not generate code for complex numbers and would warn.
     """
     S = inputs.shape[1]
+    T = S if num_outputs is None else num_outputs
     dtype = compute_dtype(inputs)
     if inputs.numel() == 0:
-        return inputs[:, : S if num_outputs is None else num_outputs].to(dtype)
-    outputs: Tensor = _long_conv(inputs.to(dtype), filters[:S].to(dtype), S if num_outputs is None else num_outputs)
-    return outputs
+        return inputs[:, :T].to(dtype)
+    inputs, filters = inputs.to(dtype), filters[:S].to(dtype)
+    L = filters.shape[0]
+    if T == 1:  # a step of a stream
+        with no_autocast(inputs):
+            return torch.einsum("bsw,sw->bw", inputs[:, S - L :], filters.flip(0))[:, None]
+    N = _fft_length(S, L, T)
+    # What takes time is passes over memory, and along an axis other than the last, torch copies before and after a
+    # transform. So channels come first on the way. A compiler makes these copies part of what is before and after.
+    around = _circular_conv(
+        pad(inputs.mT, (0, N - S)).contiguous()[None], pad(filters.mT, (0, N - L)).contiguous()[None]
+    )
+    return around[0, ..., S - T : S].mT.contiguous()
 
 
 def _fft_length(num_inputs: int, num_taps: int, num_outputs: int) -> int:
@@ -38,82 +49,65 @@ def _fft_length(num_inputs: int, num_taps: int, num_outputs: int) -> int:
     return next(unit * factor for factor in (1, 2, 3, 4, 5, 6, 8) if unit * factor >= needed)
 
 
-# ---- On real tensors ----
+# ---- Circular convolution of inputs (G, B, W, N) with filters (G, W, N): operators of their own, for compilers do not
+# ---- generate code for complex numbers and would warn. Replicas run as groups of one call.
 
 
-def _forward(inputs: Tensor, filters: Tensor, num_outputs: int) -> Tensor:
-    S, L, T = inputs.shape[1], filters.shape[0], num_outputs
-    if T == 1:  # a step of a stream
-        reach = min(S, L)
-        return torch.einsum("bsw,sw->bw", inputs[:, S - reach :], filters[:reach].flip(0))[:, None]
-    N = _fft_length(S, L, T)
-    spectrum = rfft(inputs, n=N, dim=1) * rfft(filters, n=N, dim=0)
-    return irfft(spectrum, n=N, dim=1)[:, S - T : S].contiguous()
+def _forward(inputs: Tensor, filters: Tensor) -> Tensor:
+    return irfft(rfft(inputs).mul_(_filter_spectra(filters)), n=inputs.shape[-1], norm="forward")
 
 
 def _backward(grad: Tensor, inputs: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
-    """Correlations with the other factor; the same length of FFT keeps both from wrapping around."""
-    S, L, T = inputs.shape[1], filters.shape[0], grad.shape[1]
-    N = _fft_length(S, L, T)
-    placed = torch.nn.functional.pad(grad, (0, 0, S - T, 0))
-    spectrum = rfft(placed, n=N, dim=1)
-    dinputs = irfft(spectrum * rfft(filters, n=N, dim=0).conj(), n=N, dim=1)[:, :S].contiguous()
-    correlation = (spectrum * rfft(inputs, n=N, dim=1).conj()).sum(dim=0)
-    return dinputs, irfft(correlation, n=N, dim=0)[:L].contiguous()
+    """Correlations with the other factor."""
+    N = inputs.shape[-1]
+    spectra = rfft(grad)
+    # Conjugated at once: `conj()` leaves that to later operations, which do not do it where a compiled graph holds the
+    # gradients too, as torch.func's (torch 2.11 and 2.13: wrong numbers in silence). And in place, to save memory.
+    correlations = rfft(inputs).conj_physical_().mul_(spectra).sum(dim=1)
+    products = spectra.mul_(_filter_spectra(filters).conj_physical_())
+    return irfft(products, n=N, norm="forward"), irfft(correlations, n=N)
 
 
-# ---- Under vmap: mapped calls are more channels ----
+def _filter_spectra(filters: Tensor) -> Tensor:
+    """(G, 1, W, F), divided by the length, which `irfft` would do to its outputs in a pass of its own."""
+    return rfft(filters, norm="forward")[:, None]
 
 
 def _join(x: Tensor, dim: int | None, size: int) -> Tensor:
-    x = x[..., None, :].expand(*x.shape[:-1], size, -1) if dim is None else x.movedim(dim, -2)
-    return x.flatten(-2)
+    """No copy where the mapped axis is the first in memory, as that of replicas is."""
+    x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.flatten(0, 1)
 
 
-def _split(x: Tensor, size: int) -> Tensor:
-    # Contiguous, for torch 2.13 compiles the strides of other layouts for one number of replicas only.
-    return x.unflatten(-1, (size, -1)).movedim(-2, 0).contiguous()
-
-
-def _forward_vmap(info: Any, in_dims: Any, inputs: Tensor, filters: Tensor, num_outputs: int) -> tuple[Tensor, int]:
+def _forward_vmap(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[Tensor, int]:
     size = info.batch_size
-    outputs = _long_conv(_join(inputs, in_dims[0], size), _join(filters, in_dims[1], size), num_outputs)
-    return _split(outputs, size), 0
+    joined = (_join(x, dim, size) for x, dim in zip(tensors, in_dims, strict=True))
+    return _circular_conv(*joined).unflatten(0, (size, -1)), 0
 
 
-def _backward_vmap(
-    info: Any, in_dims: Any, grad: Tensor, inputs: Tensor, filters: Tensor
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+def _backward_vmap(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     size = info.batch_size
-    joined = (_join(x, dim, size) for x, dim in zip((grad, inputs, filters), in_dims, strict=True))
-    dinputs, dfilters = _long_conv_backward(*joined)
-    return (_split(dinputs, size), _split(dfilters, size)), (0, 0)
+    joined = (_join(x, dim, size) for x, dim in zip(tensors, in_dims, strict=True))
+    dinputs, dfilters = (x.unflatten(0, (size, -1)) for x in _circular_conv_backward(*joined))
+    return (dinputs, dfilters), (0, 0)
 
 
-# ---- The operator ----
+def _setup_context(ctx: Any, arguments: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*arguments)
 
 
-def _setup_context(ctx: Any, arguments: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-    ctx.save_for_backward(*arguments[:2])
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-    dinputs, dfilters = _long_conv_backward(grad, *ctx.saved_tensors)
-    return dinputs, dfilters, None
-
-
-_long_conv_backward = define_operator(
-    "long_conv_backward(Tensor grad, Tensor inputs, Tensor filters) -> (Tensor, Tensor)",
+_circular_conv_backward = define_operator(
+    "circular_conv_backward(Tensor grad, Tensor inputs, Tensor filters) -> (Tensor, Tensor)",
     implementation=_backward,
     fake=lambda grad, inputs, filters: (inputs.new_empty(inputs.shape), filters.new_empty(filters.shape)),
     vmap=_backward_vmap,
 )
 
-_long_conv = define_operator(
-    "long_conv(Tensor inputs, Tensor filters, SymInt num_outputs) -> Tensor",
+_circular_conv = define_operator(
+    "circular_conv(Tensor inputs, Tensor filters) -> Tensor",
     implementation=_forward,
-    fake=lambda inputs, filters, num_outputs: inputs.new_empty(inputs.shape[0], num_outputs, inputs.shape[2]),
+    fake=lambda inputs, filters: inputs.new_empty(inputs.shape),
     vmap=_forward_vmap,
     setup_context=_setup_context,
-    backward=_differentiate,
+    backward=lambda ctx, grad: _circular_conv_backward(grad, *ctx.saved_tensors),
 )

@@ -19,7 +19,7 @@ from rebased.ops.scan_common import Replicas, check_floats, check_like, check_st
 
 __all__ = ["selective_scan", "selective_scan_step"]
 
-CHUNK = 64
+CHUNK = 32
 """Tokens between two states that the forward pass keeps, and that the torch backend scans at a time."""
 
 PIECE_NUMBERS = 2**20

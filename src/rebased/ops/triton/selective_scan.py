@@ -16,6 +16,8 @@ FORWARD_ELEMENTS = 32
 """How many numbers a thread holds of the states of STEPS tokens, in the forward pass."""
 BACKWARD_ELEMENTS = 16
 """The same in the backward pass: with twice as many, registers are not enough."""
+BACKWARD_REGISTERS = 128
+"""Of a thread, where there are many programs of small states: left alone it has 160, and fewer run at once."""
 ENOUGH_PROGRAMS = 2048
 """If so many remain, programs take twice the channels: then they write half as many partial sums."""
 
@@ -104,4 +106,10 @@ def _launcher(direction: str, constants: tuple[int, int, int, int, int], is_give
     names = {"N": N, "NP": padded, "STEPS": steps, "OUTER": outer, "LANES": LANES, "CHUNK": chunk}
     if direction == "forward":
         return Launcher(selective_scan_forward_kernel, names | {"HAS_STATE": is_given}, num_warps=1, num_stages=1)
-    return Launcher(selective_scan_backward_kernel, names | {"HAS_DLAST": is_given}, num_warps=1, num_stages=1)
+    return Launcher(
+        selective_scan_backward_kernel,
+        names | {"HAS_DLAST": is_given},
+        num_warps=1,
+        num_stages=1,
+        max_registers=BACKWARD_REGISTERS if outer > 1 and steps > 1 else None,
+    )

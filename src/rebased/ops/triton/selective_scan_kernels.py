@@ -1,8 +1,9 @@
 """The selective scan's kernels: a program walks along time with the states of a few channels in registers.
 
 A program is one warp. Its states are a tile of (OUTER, NP, LANES): channels, states of each (N padded), channels again.
-Threads lie along the last two axes, so that few of them have to add up for an output. Tokens are taken STEPS at a time,
-and those that follow are loaded before these are used.
+Threads lie along the last two axes, so that few of them have to add up for an output. Tokens are taken STEPS at a time.
+The forward pass loads those that follow before it uses these; in the backward pass the registers which that takes are
+better spent on more programs at once.
 """
 
 import triton
@@ -106,6 +107,12 @@ def selective_scan_forward_kernel(
 
 
 @triton.jit
+def sum_channels(tile):
+    """First those that a thread holds, then over threads."""
+    return tl.sum(tl.sum(tile, axis=0, keep_dims=True), axis=2, keep_dims=True)
+
+
+@triton.jit
 def selective_scan_backward_kernel(
     dy,
     dlast,
@@ -191,43 +198,25 @@ def selective_scan_backward_kernel(
         chunk = num_chunks - 1 - chunks_after
         num_tiles = tl.cdiv(tl.minimum(T - chunk * CHUNK, CHUNK), STEPS)
         h = tl.load(kept + tl.cast(chunk, tl.int64) * G * size + place, mask=is_real, other=0.0)
-        next_x = load_tokens(x, chunk * CHUNK, T, x_time, channel, channel < M, STEPS)
-        next_dt = load_tokens(dt, chunk * CHUNK, T, dt_time, channel, channel < M, STEPS)
-        next_b = load_tokens(b, chunk * CHUNK, T, b_time, n, n < N, STEPS)
         for tile in range(num_tiles - 1):
-            xs = next_x
-            dts = next_dt
-            bs = next_b
-            after = chunk * CHUNK + (tile + 1) * STEPS
-            next_x = load_tokens(x, after, T, x_time, channel, channel < M, STEPS)
-            next_dt = load_tokens(dt, after, T, dt_time, channel, channel < M, STEPS)
-            next_b = load_tokens(b, after, T, b_time, n, n < N, STEPS)
+            start = chunk * CHUNK + tile * STEPS
+            xs = load_tokens(x, start, T, x_time, channel, channel < M, STEPS)
+            dts = load_tokens(dt, start, T, dt_time, channel, channel < M, STEPS)
+            bs = load_tokens(b, start, T, b_time, n, n < N, STEPS)
             tl.store(scratch + tile * TILE, h)
             for i in tl.static_range(STEPS):
                 step = dts[i].to(tl.float32)
                 h = tl.exp2(step * exponent) * h + (step * xs[i].to(tl.float32)) * bs[i].to(tl.float32)
         tl.store(scratch + (num_tiles - 1) * TILE, h)
         tl.debug_barrier()
-        last_tile = chunk * CHUNK + (num_tiles - 1) * STEPS
-        next_x = load_tokens(x, last_tile, T, x_time, channel, channel < M, STEPS)
-        next_dt = load_tokens(dt, last_tile, T, dt_time, channel, channel < M, STEPS)
-        next_b = load_tokens(b, last_tile, T, b_time, n, n < N, STEPS)
-        next_dy = load_tokens(dy, last_tile, T, dy_time, channel, channel < M, STEPS)
-        next_c = load_tokens(c, last_tile, T, c_time, n, n < N, STEPS)
         for tiles_after in range(num_tiles):
             tile = num_tiles - 1 - tiles_after
             start = chunk * CHUNK + tile * STEPS
-            xs = next_x
-            dts = next_dt
-            bs = next_b
-            dys = next_dy
-            cs = next_c
-            before = tl.maximum(start - STEPS, 0)
-            next_x = load_tokens(x, before, T, x_time, channel, channel < M, STEPS)
-            next_dt = load_tokens(dt, before, T, dt_time, channel, channel < M, STEPS)
-            next_b = load_tokens(b, before, T, b_time, n, n < N, STEPS)
-            next_dy = load_tokens(dy, before, T, dy_time, channel, channel < M, STEPS)
-            next_c = load_tokens(c, before, T, c_time, n, n < N, STEPS)
+            xs = load_tokens(x, start, T, x_time, channel, channel < M, STEPS)
+            dts = load_tokens(dt, start, T, dt_time, channel, channel < M, STEPS)
+            bs = load_tokens(b, start, T, b_time, n, n < N, STEPS)
+            dys = load_tokens(dy, start, T, dy_time, channel, channel < M, STEPS)
+            cs = load_tokens(c, start, T, c_time, n, n < N, STEPS)
             h = tl.load(scratch + tile * TILE)
             decays = ()
             carried = ()  # what of the state before a token is left in the one after it
@@ -237,7 +226,7 @@ def selective_scan_backward_kernel(
                 decays += (tl.exp2(step * exponent),)
                 carried += (decays[i] * h,)
                 h = carried[i] + (step * xs[i].to(tl.float32)) * bs[i].to(tl.float32)
-                dcs += (tl.sum(tl.sum(h * dys[i].to(tl.float32), axis=2, keep_dims=True), axis=0, keep_dims=True),)
+                dcs += (sum_channels(h * dys[i].to(tl.float32)),)
             store_tokens(dc, start, T, num_blocks * N, n, n < N, dcs, STEPS, False)
             dbs = ()  # these three from the last token to the first
             dxs = ()
@@ -249,7 +238,7 @@ def selective_scan_backward_kernel(
                 dinput = tl.sum(dh * bs[STEPS - 1 - j].to(tl.float32), axis=1, keep_dims=True)  # of dt·x
                 dexponent = dh * carried[STEPS - 1 - j]  # of dt·A
                 sum_dA += dexponent * step
-                dbs += (tl.sum(tl.sum(dh * (step * token), axis=2, keep_dims=True), axis=0, keep_dims=True),)
+                dbs += (sum_channels(dh * (step * token)),)
                 dxs += (dinput * step,)
                 ddts += (dinput * token + tl.sum(dexponent * exponent, axis=1, keep_dims=True) * LN_2,)
                 dh *= decays[STEPS - 1 - j]

@@ -55,6 +55,8 @@ class Processes:
                         report(event)
         finally:
             for worker in workers.values():
+                worker.dismiss()  # all at the same time
+            for worker in workers.values():
                 worker.stop()
 
     def _hand_out(self, waiting: deque[GroupTask], begun: Counter[str], workers: dict[int, Worker]) -> None:

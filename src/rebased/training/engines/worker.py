@@ -16,6 +16,10 @@ from rebased.training.execute import GroupTask
 __all__ = ["Worker", "WorkerDiedError"]
 
 
+PATIENCE = 10.0
+"""Seconds that a worker without a task has to come to its end."""
+
+
 class WorkerDiedError(RuntimeError):
     """The process ended without being told to."""
 
@@ -50,8 +54,16 @@ class Worker:
         self.has_failed |= isinstance(message, Failed)
         return message
 
+    def dismiss(self) -> None:
+        """Let it come to its end by itself, if it has nothing to do: then libraries put away what they have open."""
+        if self.task is None:
+            self.connection.close()
+
     def stop(self) -> None:
-        """At once: whatever it is doing, it can be gone on with."""
+        """See to it that it has ended: at once if it is at work, for that can be gone on with."""
+        self.dismiss()
+        if self.task is None:
+            self._process.join(PATIENCE)
         self._process.terminate()
         self._process.join()
         self.connection.close()
@@ -62,7 +74,11 @@ def _work(connection: Connection, device: str, num_threads: int) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(num_threads)
     while True:
-        attempt(connection.recv(), device, connection.send)
+        try:
+            task = connection.recv()
+        except EOFError:  # there is no more to do
+            return
+        attempt(task, device, connection.send)
         connection.send(None)
 
 

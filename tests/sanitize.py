@@ -12,6 +12,7 @@ from rebased.ops import (
     selective_scan,
     wkv,
 )
+from rebased.ops.conv_silu import conv_silu
 
 
 def main() -> None:
@@ -50,6 +51,9 @@ def main() -> None:
         torch.autograd.grad(out.float().sum(), (q, k, v))
     x, weight, bias = randn(3, 50, 24, dtype=torch.bfloat16), *(randn(24, dtype=torch.float32) for _ in range(2))
     torch.autograd.grad(norm_affine(x, weight, bias, backend="triton").float().sum(), (x, weight, bias))
+    x = randn(2, 150, 70, dtype=torch.bfloat16)
+    weight, bias = randn(70, 4, dtype=torch.float32), randn(70, dtype=torch.float32)
+    torch.autograd.grad(conv_silu(x, weight, bias, backend="triton").float().sum(), (x, weight, bias))
     x, dt = randn(2, 70, 12, dtype=torch.bfloat16), randn(2, 70, 12, dtype=torch.bfloat16)
     A, b, c = -torch.rand(12, 5, device="cuda"), *(randn(2, 70, 5, dtype=torch.bfloat16) for _ in range(2))
     y, h = selective_scan(x, dt.abs(), A.requires_grad_(), b, c, backend="triton")

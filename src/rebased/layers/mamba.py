@@ -12,8 +12,9 @@ from torch.nn import functional
 from rebased.layers.causal_conv import CausalConv
 from rebased.layers.checks import check_size
 from rebased.layers.mixer import Mixer
-from rebased.layers.rows import pick
+from rebased.layers.rows import after_past, last_rows, pick
 from rebased.layers.states import MixerState
+from rebased.ops.conv_silu import conv_silu
 from rebased.ops.dtypes import compute_dtype, sums_dtype
 from rebased.ops.selective_scan import selective_scan, selective_scan_step
 
@@ -89,8 +90,7 @@ class Mamba(Mixer):
         self, x: Tensor, state: MambaState | None, at: Tensor | None, key_mask: Tensor | None
     ) -> tuple[Tensor, Any]:
         inputs, gates = self.in_proj(x).chunk(2, dim=-1)
-        u, past = self.conv(inputs, None if state is None else state.past, None, key_mask)
-        u = functional.silu(u).to(inputs.dtype)  # float32 under autocast, where the convolution's weights are
+        u, past = self._convolve(inputs, state, key_mask)
         dt, b, c = self.x_proj(u).split([self.dt_rank, self.state_dim, self.state_dim], dim=-1)
         dt = functional.softplus(self.dt_proj(dt))
         if key_mask is not None:
@@ -103,6 +103,16 @@ class Mamba(Mixer):
             y, hidden = selective_scan(u, dt, A, b, c, state=None if state is None else state.hidden)
         y = pick(y + self.skip * u, at) * functional.silu(pick(gates, at))
         return self.out_proj(y), MambaState(past, hidden)
+
+    def _convolve(self, inputs: Tensor, state: MambaState | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """With SiLU, in the inputs' dtype also under autocast; and the last inputs, for the next call."""
+        if state is not None:
+            u, past = self.conv(inputs, state.past, None, key_mask)
+            return functional.silu(u).to(inputs.dtype), past
+        assert self.conv.bias is not None
+        num_past = self.conv.num_taps - 1
+        past = last_rows(after_past(inputs, None, num_past), num_past, key_mask)
+        return conv_silu(inputs, self.conv.weight, self.conv.bias), past
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> MambaState:
         past = torch.zeros(batch_size, self.conv.num_taps - 1, self.width, device=device, dtype=dtype)

@@ -106,13 +106,14 @@ class Mamba(Mixer):
 
     def _convolve(self, inputs: Tensor, state: MambaState | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """With SiLU, in the inputs' dtype also under autocast; and the last inputs, for the next call."""
-        if state is not None:
-            u, past = self.conv(inputs, state.past, None, key_mask)
-            return functional.silu(u).to(inputs.dtype), past
         assert self.conv.bias is not None
         num_past = self.conv.num_taps - 1
-        past = last_rows(after_past(inputs, None, num_past), num_past, key_mask)
-        return conv_silu(inputs, self.conv.weight, self.conv.bias), past
+        joined = after_past(inputs, None if state is None else state.past, num_past)
+        past = last_rows(joined, num_past, key_mask)
+        if state is None:
+            return conv_silu(inputs, self.conv.weight, self.conv.bias), past
+        u = conv_silu(joined, self.conv.weight, self.conv.bias)[:, num_past:]
+        return u, past.to(state.past.dtype)
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> MambaState:
         past = torch.zeros(batch_size, self.conv.num_taps - 1, self.width, device=device, dtype=dtype)

@@ -49,8 +49,10 @@ def _fft_length(num_inputs: int, num_taps: int, num_outputs: int) -> int:
     return next(unit * factor for factor in (1, 2, 3, 4, 5, 6, 8) if unit * factor >= needed)
 
 
-# ---- Circular convolution of inputs (G, B, W, N) with filters (G, W, N): operators of their own, for compilers do not
-# ---- generate code for complex numbers and would warn. Replicas run as groups of one call.
+# ---- Circular convolution of inputs (G, B, W, N) with filters (G, W, N) ----
+#
+# Operators of their own, for compilers do not generate code for complex numbers and would warn. Replicas run as groups
+# of one call.
 
 
 def _forward(inputs: Tensor, filters: Tensor) -> Tensor:

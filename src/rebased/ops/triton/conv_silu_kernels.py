@@ -16,11 +16,26 @@ def sigmoid(x):
 
 
 @triton.jit
+def place_of_program(num_blocks, num_spans, G):
+    """The block of channels, the span of tokens, the row of the batch and the group."""
+    block = tl.program_id(0) % num_blocks
+    span = tl.program_id(0) // num_blocks % num_spans
+    sequence = (tl.program_id(0) // num_blocks // num_spans).to(tl.int64)
+    return block, span, sequence // G, sequence % G
+
+
+@triton.jit
 def load_rows(x, rows, T, stride, channel, W):
     """Tiles in float32; rows before the first and after the last are zeros."""
     is_there = ((rows >= 0) & (rows < T))[:, None] & (channel < W)[None, :]
     places = tl.cast(rows, tl.int64)[:, None] * stride + channel[None, :]
     return tl.load(x + places, mask=is_there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_rows(y, rows, T, stride, channel, W, tile):
+    places = tl.cast(rows, tl.int64)[:, None] * stride + channel[None, :]
+    tl.store(y + places, tile.to(y.dtype.element_ty), mask=(rows < T)[:, None] & (channel < W)[None, :])
 
 
 @triton.jit
@@ -55,11 +70,7 @@ def conv_silu_forward_kernel(
     TILES: tl.constexpr,
 ):
     """One program: a block of channels and a span of TILES tiles of one sequence."""
-    block = tl.program_id(0) % num_blocks
-    span = tl.program_id(0) // num_blocks % num_spans
-    sequence = (tl.program_id(0) // num_blocks // num_spans).to(tl.int64)
-    batch = sequence // G
-    group = sequence % G
+    block, span, batch, group = place_of_program(num_blocks, num_spans, G)
     x += batch * x_batch + group * x_group
     y += batch * y_batch + group * y_group
     channel = block * WIDTH + tl.arange(0, WIDTH)
@@ -69,9 +80,7 @@ def conv_silu_forward_kernel(
         out = shift
         for k in tl.static_range(K):
             out = out + taps[k] * load_rows(x, rows - (K - 1 - k), T, x_time, channel, W)
-        out = out * sigmoid(out)
-        places = tl.cast(rows, tl.int64)[:, None] * y_time + channel[None, :]
-        tl.store(y + places, out.to(y.dtype.element_ty), mask=(rows < T)[:, None] & (channel < W)[None, :])
+        store_rows(y, rows, T, y_time, channel, W, out * sigmoid(out))
 
 
 @triton.jit
@@ -105,11 +114,7 @@ def conv_silu_backward_kernel(
 
     A token's gradient has terms of the K - 1 after it, whose sums before SiLU are computed here too.
     """
-    block = tl.program_id(0) % num_blocks
-    span = tl.program_id(0) // num_blocks % num_spans
-    sequence = (tl.program_id(0) // num_blocks // num_spans).to(tl.int64)
-    batch = sequence // G
-    group = sequence % G
+    block, span, batch, group = place_of_program(num_blocks, num_spans, G)
     dy += batch * dy_batch + group * dy_group
     x += batch * x_batch + group * x_group
     dx += batch * dx_batch + group * dx_group
@@ -140,7 +145,6 @@ def conv_silu_backward_kernel(
             added += (sums[k] + own * xs[k],)
         added += (sums[K] + own,)
         sums = added
-        places = tl.cast(rows, tl.int64)[:, None] * dx_time + channel[None, :]
-        tl.store(dx + places, dtoken.to(dx.dtype.element_ty), mask=(rows < T)[:, None] & (channel < W)[None, :])
+        store_rows(dx, rows, T, dx_time, channel, W, dtoken)
     for k in tl.static_range(K + 1):
         tl.store(partial + k * W + channel, tl.sum(sums[k], axis=0), mask=channel < W)

@@ -12,6 +12,7 @@ from rebased.bench import OpsBenchResult
 from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
+from rebased.paper.figure1 import MIXERS as FIGURE_1_NAMES
 from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
 from rebased.paper.published import TABLE_1, TABLE_3
 from rebased.paper.table1 import KERNELS as TABLE_1_NAMES
@@ -230,7 +231,32 @@ def test_the_docs_quote_table_1() -> None:
             shown = f"{ours['mean']:.2f} ± {ours['sd']:.2f}" if ours else "not finished"
             theirs = TABLE_1[stack][256][size]
             assert quoted == f"{shown} ({theirs[0]:.2f} ± {theirs[1]:.2f})"
-    assert f"{findings['num_finished']} of\nthe 240 runs" in text
+    minutes = findings["seconds"] / 60
+    assert f"{findings['num_finished']}\nruns in {minutes:.0f} minutes of the card" in text
+
+
+def test_the_docs_quote_figure_1() -> None:
+    findings = json.loads((ROOT / "results" / "small" / "figure1.json").read_text())
+    cells = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in findings["data"]["cells"]}
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    for stack, name in FIGURE_1_NAMES.items():
+        means = [cells.get((stack, length, size)) for length in (128, 256, 512) for size in (64, 128)]
+        shown = ["not run" if mean is None else f"{mean:.2f}" for mean in means]
+        assert f"| {name} | {' | '.join(shown)} |" in text
+    assert f"{findings['num_finished']} of 84 runs so far, {findings['seconds'] / 60:.0f} minutes of the card" in text
+
+
+def test_the_docs_quote_figure_10() -> None:
+    findings = json.loads((ROOT / "results" / "small" / "figure10.json").read_text())
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    for run in findings["data"]["runs"]:
+        gammas = [run["watched"][f"blocks.1.mixer.gammas.{i}"][-1][0] for i in (0, 1)]
+        row = (
+            f"{run['seq_len']}, {run['d_model']} | {run['learning_rate']} | {run['epochs'][-1]} | "
+            f"{gammas[0]:.3f}, {gammas[1]:.3f} | {run['decay_alone'][-1]:.3f}"
+        )
+        assert f"| {row} |" in text
+    assert f"{findings['num_finished']} of 12 so far" in text
 
 
 def test_the_docs_quote_table_3() -> None:

@@ -38,11 +38,19 @@ def _describe(run: Run) -> Data:
         "seed": c["seed"],
         "accuracy": run.result["accuracy"],
         "epochs": [entry["epoch"] for entry in run.metrics],
+        "decay_alone": _decay_alone(run),
         "watched": {
             name: [[None if x is None else round(x, 5) for x in entry["watched"][name]] for entry in run.metrics]
             for name in PARAMETERS
         },
     }
+
+
+def _decay_alone(run: Run) -> list[float]:
+    """What each epoch's end would have left of an initial 1, had every gradient been zero: AdamW decays γ too."""
+    steps = -(-run.config["num_train"] // run.config["batch_size"])
+    kept = [(1 - entry["learning_rate"] * run.config["weight_decay"]) ** steps for entry in run.metrics]
+    return [round(float(left), 5) for left in np.cumprod(kept)]
 
 
 def present(data: Data) -> Section:
@@ -53,6 +61,7 @@ def present(data: Data) -> Section:
         "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
         f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length (dotted). "
         f"{_stopped(runs)} Drawn are means, with a band of one standard deviation, of each length's most accurate run.",
+        _decay(runs),
         _table(runs),
         Picture("figure10", _draw(chosen), f"Figure 10: γ and β over epochs, d = {widest}"),
     ]
@@ -67,13 +76,36 @@ def _stopped(runs: Sequence[Data]) -> str:
     return f"{early} of {len(runs)} runs ended before epoch {most}: their last values need not be settled ones."
 
 
+def _decay(runs: Sequence[Data]) -> str:
+    pairs = [
+        (run["watched"][name][-1][0], run["decay_alone"][-1])
+        for run in runs
+        for name in PARAMETERS
+        if "γ" in PARAMETERS[name]
+    ]
+    gaps = [abs(mean - alone) for mean, alone in pairs if mean is not None]
+    found = f" At the ends of these runs γ's means are within {max(gaps):.3f} of that." if gaps else ""
+    return (
+        "Weight decay acts on γ as on every weight. With no gradient at all it would take γ from 1 to what a column "
+        f"of the table has (dashed): a function of the learning rate and the number of steps alone.{found}"
+    )
+
+
 def _table(runs: Sequence[Data]) -> Table:
     rows: list[list[Cell | str]] = []
     for run in sorted(runs, key=lambda run: (run["seq_len"], run["d_model"], run["learning_rate"], run["seed"])):
         last = [run["watched"][name][-1] for name in PARAMETERS]
         sizes = [str(run["seq_len"]), str(run["d_model"]), f"{run['learning_rate']:g}", str(run["seed"])]
-        rows.append([*sizes, f"{run['accuracy']:.2f}", str(run["epochs"][-1]), *map(_moments, last)])
-    header = ("tokens", "d", "learning rate", "seed", "accuracy", "epochs", *PARAMETERS.values())
+        rows.append(
+            [
+                *sizes,
+                f"{run['accuracy']:.2f}",
+                str(run["epochs"][-1]),
+                *map(_moments, last),
+                f"{run['decay_alone'][-1]:.3f}",
+            ]
+        )
+    header = ("tokens", "d", "learning rate", "seed", "accuracy", "epochs", *PARAMETERS.values(), "γ by decay alone")
     return Table.of("after the last epoch, mean ± standard deviation over features", header, rows)
 
 
@@ -93,6 +125,8 @@ def _draw(runs: Sequence[Data]) -> "Figure":
             epochs = [0, *run["epochs"]]
             panel.plot(epochs, mean, color=colour, label=f"{length} tokens")
             panel.fill_between(epochs, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
+            if "γ" in title:
+                panel.plot(epochs, [1.0, *run["decay_alone"]], color=colour, linestyle="--", linewidth=1)
         panel.axhline(FIGURE_10["gamma" if "γ" in title else "beta"], color="#3b3b3b", linestyle=":", linewidth=1)
         panel.set(title=title, xlabel="epoch")
         panel.xaxis.get_major_locator().set_params(integer=True)

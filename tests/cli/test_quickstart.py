@@ -1,5 +1,6 @@
 """`rebased quickstart` trains, shows, writes and says where everything is."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from typer.testing import CliRunner
 from rebased.cli import quickstart
 from rebased.cli.app import app
 from rebased.cli.quickstart_runs import MODELS, SEEDS, quickstart_note, quickstart_runs
+from rebased.locks import locked
 from rebased.runs import find_runs
 from rebased.training import execute
+from rebased.training.folders import SweepFolder
+from rebased.training.plan import read_plan
 
 FILES = {"report.html", "recall.png", "figure2.png", "figure2.svg"}
 
@@ -48,6 +52,20 @@ def test_trains_all_and_says_where_things_are(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert f"<dt>torch</dt><dd>{torch.__version__}</dd>" in page
     assert "vocabulary 16" in page
+
+
+@pytest.mark.usefixtures("tiny")
+def test_while_another_process_trains_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path)
+    group = next(iter(read_plan(SweepFolder(tmp_path))))
+    shutil.rmtree(SweepFolder(tmp_path).run(group.configs[0]))
+    monkeypatch.setattr(execute, "locked", lambda path, what: locked(path, what, patience=0))
+    with locked(SweepFolder(tmp_path).group(group.name).lock, "it"):
+        status, said = run(tmp_path)
+    assert status == 1, said
+    assert f"another process is training in {tmp_path}" in said.replace("\n", "")
+    status, said = run(tmp_path)
+    assert status == 0, said
 
 
 @pytest.mark.usefixtures("tiny")

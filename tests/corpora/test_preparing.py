@@ -272,6 +272,7 @@ def test_the_standard_library(tmp_path: Path) -> None:
         (b"", {}, "there is no text in .*a.jsonl"),
         (b'{"text": ""}\n', {}, "there is no text in .*a.jsonl"),
         (b'{"text": "x"}\n{"text"\n', {}, "a.jsonl, line 2 is not JSON"),
+        (b"9" * 5000, {"line": 9999}, "a.jsonl, line 1 is not JSON: Exceeds the limit"),
         (b'\n["x"]\n', {}, "a.jsonl, line 2: this is list, not an object with a field 'text'"),
         (b'{"body": "x", "id": 1}', {}, "line 1: text_field='text' is not there; there are body, id"),
         (b'{"text": 3}', {}, "line 1: text_field='text' is int, not text"),
@@ -285,7 +286,7 @@ def test_the_standard_library(tmp_path: Path) -> None:
         (b'{"text": "x"}\n' + b'{"text": "' + b"x" * 99 + b'"}', {}, "a.jsonl, line 2: it is longer than 64 bytes"),
         (b'{"text": "x"}', {"validation": 1.5}, "validation=1.5 must be from 0 to 1"),
         (b'{"text": "x"}', {"validation": ["nope"]}, "source='nope' is neither a file nor a folder"),
-        (b'{"text": "x"}', {"validation": 0.999999}, "all 1 documents fell to validation"),
+        (b'{"text": "x"}', {"validation": 0.999999}, "all 1 documents fell to validation.* in another folder"),
         (b'{"text": "x"}', {"shard_tokens": 0}, "shard_tokens=0 must be positive"),
         (b'{"text": "x"}', {"errors": "ignore"}, "errors='ignore' must be one of strict, replace"),
         (b'{"text": "x"}', {"text_field": ""}, "text_field='' must name a field"),
@@ -295,7 +296,8 @@ def test_the_standard_library(tmp_path: Path) -> None:
 def test_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, options: dict[str, object], message: str
 ) -> None:
-    monkeypatch.setattr(json_lines, "LINE", 64)
+    monkeypatch.setattr(json_lines, "LINE", options.get("line", 64))
+    options = {name: value for name, value in options.items() if name != "line"}
     (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", **options)

@@ -12,6 +12,7 @@ import torch
 from graph_on_cpu import GraphOnCpu
 from hf_cases import MIXER_NAMES, small_model, some_tokens
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rebased.hf import RebasedCache, RebasedForCausalLM
@@ -203,6 +204,32 @@ def test_beyond_any_position() -> None:
     assert cache.home is before is not None
 
 
+def test_beyond_the_positions_of_a_kernel() -> None:
+    """A graph would go on without a word."""
+    options = {"kernel_attention": {"kernel": "cosformer", "kernel_options": {"max_len": 14}}}
+    layers = ("short_conv", "kernel_attention")
+    model = replaying(*layers, layer_options=options, position_embedding_type="none")
+    tokens = some_tokens(2, 14)
+    _, cache = steps(model, tokens)
+    assert GraphOnCpu.num_replayed > 0
+    with pytest.raises(ValueError, match=r"kernel.max_len"):
+        steps(model, tokens[:, :1], cache)
+
+
+def test_states_of_another_structure() -> None:
+    """Padding leaves a window's state with more in it."""
+    model = replaying("short_conv", "attention", layer_options={"attention": {"window": 2}})
+    tokens, mask = some_tokens(2, 20), torch.ones(2, PROMPT, dtype=torch.int64)
+    assert error(model, tokens) < 1e-9
+    mask[1, :3] = 0
+    with torch.no_grad():
+        cache = model(tokens[:, :PROMPT], attention_mask=mask, use_cache=True).past_key_values
+        expected = model(tokens[1:, 3:], use_cache=False).logits[:, PROMPT - 3 :]
+    found, _ = steps(model, tokens[:, PROMPT:], cache)
+    torch.testing.assert_close(found[1:], expected, rtol=1e-9, atol=1e-9)
+    assert GraphOnCpu.num_recorded == 2
+
+
 def test_left_padding_token_by_token() -> None:
     """Masked tokens are not replayed, however many there are."""
     model, tokens = replaying(), some_tokens(2, 24)
@@ -375,6 +402,32 @@ def test_threads_that_exchange_models() -> None:
     assert max(errors) < 1e-9
 
 
+@pytest.mark.usefixtures("_switching_often")
+def test_threads_that_look_at_hidden_states() -> None:
+    """Each call has its own layers' inputs, and does not spoil the steps of others."""
+    model = replaying()
+    texts = [some_tokens(2, 20, seed=seed) for seed in range(4)]
+    with torch.no_grad():
+        expected = [model(text, use_cache=False, output_hidden_states=True).hidden_states for text in texts]
+    counts, errors = set(), []
+
+    def work(index: int) -> None:
+        for _ in range(10):
+            with torch.no_grad():
+                found = model(texts[index], use_cache=False, output_hidden_states=True).hidden_states
+            counts.add(len(found))
+            errors.extend((x - y).abs().max().item() for x, y in zip(found, expected[index], strict=True))
+
+    def step() -> None:
+        errors.append(error(model, texts[0]))
+
+    _run_all([threading.Thread(target=work, args=(index,), daemon=True) for index in range(4)])
+    _run_all([threading.Thread(target=work, args=(0,), daemon=True), threading.Thread(target=step, daemon=True)])
+    assert counts == {len(model.model.backbone.blocks) + 1}
+    assert max(errors) < 1e-9
+    assert GraphOnCpu.num_recorded == 1
+
+
 def _run_all(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
@@ -420,6 +473,17 @@ def test_changes_of_the_model_count(change: Any) -> None:
         change(model)
         assert (model(tokens, use_cache=False).logits - before).abs().max() > 1e-3
     assert error(model, tokens) < 1e-9
+
+
+def test_weights_that_were_moved_are_let_go() -> None:
+    model, tokens = replaying(), some_tokens(2, 20)
+    _, cache = steps(model, tokens)
+    assert cache.home is not None
+    storages = [StorageWeakRef(x.untyped_storage()) for x in model.parameters()]
+    model.to("meta")
+    assert all(storage.expired() for storage in storages)
+    assert cache.home is None
+    assert cache.state is not None
 
 
 def test_adapters_that_can_be_off() -> None:

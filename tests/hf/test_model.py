@@ -178,6 +178,7 @@ def test_embeddings_can_be_resized() -> None:
         ({"hidden_size": 0}, "hidden_size=0 must be a positive integer"),
         ({"feature_dim": "None"}, "feature_dim='None' must be a positive integer"),
         ({"layer_types": "attention"}, "layer_types='attention' must be a list"),
+        ({"layer_types": []}, "layer_types has 0 entries, num_hidden_layers is 18"),
         ({"embedding_dropout": 2.0}, "embedding_dropout"),
         ({"position_embedding_type": "rotary"}, "positions='rotary'"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),

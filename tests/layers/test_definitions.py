@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from mixer_cases import assert_same, with_grads
 from rebased.layers import RWKV, Based, KernelAttention, Mamba, Mixer, PreviousToken, ReBased, ShortConv
 from rebased.models.block import Block
 from rebased.models.config import LayerConfig, ModelConfig
+from rebased.ops import backends, step
 
 D_MODEL = 24
 
@@ -134,6 +136,31 @@ def test_previous_token_is_a_short_conv_with_fixed_weights() -> None:
     assert torch.equal(mixer(x), conv(x))
     assert torch.equal(mixer(x)[:, 0], x[:, 0])
     assert torch.equal(mixer(x)[:, 1:], x[:, 1:] + x[:, :-1])
+
+
+def test_a_layer_without_weights_keeps_its_dtype() -> None:
+    layer, x = PreviousToken(4).double(), torch.randn(1, 3, 4, dtype=torch.float64)
+    state, parts = layer.init_state(1), []
+    for t in range(3):
+        y, state = layer(x[:, t : t + 1], state=state)
+        parts.append(y)
+    assert torch.equal(torch.cat(parts, dim=1), layer(x))
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "triton"])
+def test_single_tokens_keep_to_the_backend(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot do a sequence does not do a token either; and what is not Triton does not become it."""
+    monkeypatch.setattr(backends, "IS_INTERPRETED", False)
+    layer = KernelAttention(8, kernel="rebased", num_heads=2, feature_dim=4, backend=backend)
+    state, x = layer.init_state(1), torch.randn(1, 1, 8)
+    if backend == "triton":
+        for call in (lambda: layer(x, state=state), lambda: layer(torch.randn(1, 2, 8))):
+            with pytest.raises(ValueError, match="backend='triton' needs a CUDA device"):
+                call()
+    else:
+        with patch.object(step, "choose_step_backend", wraps=step.choose_step_backend) as choose:
+            layer(x, state=state)
+        assert choose.call_args.args[0] == "torch"
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

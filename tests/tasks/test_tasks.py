@@ -96,7 +96,7 @@ def mqar_settings(draw: st.DrawFn) -> dict[str, Any]:
         "seq_len": seq_len,
         "num_pairs": pairs,
         "vocab_size": draw(st.integers(seq_len + 1, seq_len + 60)),
-        "power": draw(st.sampled_from([0.01, 0.5, 1.0, 2.0])),
+        "power": draw(st.sampled_from([0.01, 0.5, 1.0, 2.0, 3.0])),
         "random_non_queries": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**40)),
     }
@@ -252,6 +252,8 @@ def test_leakage() -> None:
         (lambda: mqar(0, 12, 3), "num_examples=0 must be at least 1"),
         (lambda: mqar(1, 12, 3, seed=-1), "seed=-1 must be at least 0"),
         (lambda: mqar(1, 12, 3, power=0.0), "power=0.0 must be positive"),
+        (lambda: mqar(1, 256, 8, power=6.0), r"power=6.0 would make one of 120 gaps more than 2\*\*16 times as likely"),
+        (lambda: mqar(1, 256, 8, power=300.0), "power=300.0 would make one of 120 gaps"),
         (lambda: mqar_haystack(1, 12, 5), "num_pairs=5 needs seq_len >= 15, got 12"),
         (lambda: mqar_haystack(1, 12, 3, depth=1.5), "depth=1.5 must be between 0 and 1"),
         (lambda: single_query_recall(1, 12, 6), "num_pairs=6 needs seq_len >= 13, got 12"),

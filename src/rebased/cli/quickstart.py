@@ -89,6 +89,8 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
     if outcome.failures:
         groups = ", ".join(failure.group for failure in outcome.failures)
         fail(f"failed: {groups}; the same command tries again")
+    if len(outcome.runs) < len(configs):
+        fail(f"another process is training in {out}; once it has finished, the same command shows the results")
     return outcome.runs
 
 

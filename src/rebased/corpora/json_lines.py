@@ -38,5 +38,5 @@ def _parse(line: bytes, place: str, errors: str) -> object:
         ) from None
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits too
         raise ValueError(f"{place} is not JSON: {error}") from None

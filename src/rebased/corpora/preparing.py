@@ -128,5 +128,5 @@ def _check_not_empty(splits: dict[str, StoredSplit], request: Request) -> None:
     if not splits["train"].num_documents and any(each.share < 1 for each in request.inputs):
         raise ValueError(
             f"all {splits['validation'].num_documents:,} documents fell to validation, and none is left to train on; "
-            "give a smaller share, or validation sources of their own"
+            "in another folder, give a smaller share, or validation sources of their own"
         )

@@ -123,7 +123,7 @@ class RebasedConfig(PretrainedConfig):
         if layer_types is not None and mixers is not None and list(layer_types) != list(mixers):
             raise ValueError("layer_types and mixers differ; they are two names of one thing")
         default = [("short_conv", "rebased")[index % 2] for index in range(num_hidden_layers)]
-        self.mixers = list(layer_types or mixers or default)
+        self.mixers = list(next(given for given in (layer_types, mixers, default) if given is not None))
         self.validate_layer_type()
         self.to_model_config()
 

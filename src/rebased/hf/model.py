@@ -113,26 +113,20 @@ class RebasedModel(RebasedPreTrainedModel):
         """What the head sees, and what each layer and the head see if that is wanted."""
         body, T = self.backbone, tokens.shape[1]
         seen: list[Tensor] = []
-        hooks = [block.register_forward_pre_hook(partial(_note, seen)) for block in body.blocks] if wants_states else []
-        checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        plain, state = body.run_block, None
+        state = None
         if cache is not None:
             state = cache.state or body.init_state(tokens.shape[0])
-        try:
-            if checkpointing:
-                body.run_block = partial(_checkpointed, self._gradient_checkpointing_func)
-            hidden, state = body.features(
-                tokens,
-                embeddings=embeddings,
-                state=state,
-                at=at,
-                key_mask=key_mask,
-                cu_seqlens=cu_seqlens,
-            )
-        finally:
-            body.run_block = plain
-            for hook in hooks:
-                hook.remove()
+        checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        run = partial(_checkpointed, self._gradient_checkpointing_func) if checkpointing else _plainly
+        hidden, state = body.features(
+            tokens,
+            embeddings=embeddings,
+            state=state,
+            at=at,
+            key_mask=key_mask,
+            cu_seqlens=cu_seqlens,
+            run_block=partial(_noting, seen, run) if wants_states else run,
+        )
         if cache is not None:
             cache.state, cache.num_seen, cache.num_steps = state, cache.num_seen + T, cache.num_steps + (T == 1)
         return hidden, (*seen, hidden) if wants_states else None
@@ -162,6 +156,11 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
 
     def set_input_embeddings(self, value: Any) -> None:
         self.model.set_input_embeddings(value)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Weights are about to be moved or cast; a graph of them would keep the old ones in memory."""
+        self._replayer.forget()
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
@@ -313,8 +312,14 @@ def _checkpointed(checkpoint: Any, block: nn.Module, x: Tensor, state: Any, **ar
     return checkpoint(partial(block, **arguments), x, state)
 
 
-def _note(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    seen.append(inputs[0])
+def _plainly(block: nn.Module, x: Tensor, state: Any, **arguments: Any) -> Any:
+    return block(x, state, **arguments)
+
+
+def _noting(seen: list[Tensor], run: Any, block: nn.Module, x: Tensor, state: Any, **arguments: Any) -> Any:
+    """A list of this call alone: hooks on the blocks would see what other threads do with the model."""
+    seen.append(x)
+    return run(block, x, state, **arguments)
 
 
 def _wants_dict(return_dict: bool | None, config: Any) -> bool:

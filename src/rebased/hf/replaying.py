@@ -1,15 +1,17 @@
 """Whether a model's next token is decoded by a recorded graph, and by which."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from rebased.hf.cache import RebasedCache
 from rebased.hf.decoder import Decoder, Recorder, has_constant_state
 from rebased.layers import Mixer
-from rebased.models import LanguageModel
+from rebased.models import LanguageModel, ModelState
 from rebased.ops.triton.precision import allows_tf32
 from rebased.replay import Replay, is_capturing
 
@@ -32,9 +34,10 @@ class Replayer:
         self._device = device
         self._lock = threading.Lock()
         self._decoder: Decoder | None = None
-        self._recorded: Any = None
-        """What the decoder was recorded of, kept so that no address is used again."""
+        self._recorded: _Recorded | None = None
+        """What the decoder was recorded of."""
         self._is_constant: bool | None = None
+        self._max_len: int | None = None
 
     def __reduce__(self) -> Any:
         return Replayer, (self._record, self._device)
@@ -42,21 +45,30 @@ class Replayer:
     def can_step(self, body: LanguageModel, tokens: Tensor, cache: RebasedCache) -> bool:
         """Whether these are tokens for a graph, if they are real: one has no mask.
 
-        And it checks nothing: beyond the position table the ordinary way does.
+        And it checks nothing: beyond the last position the ordinary way does.
         """
         if not self._is_step(tokens, cache):
             return False
-        if body.position_embedding is not None and cache.num_seen >= body.position_embedding.num_embeddings:
-            return False
         if self._is_constant is None:  # takes longer than all else that Python does for a token
-            self._is_constant = has_constant_state(body)
-        return self._is_constant
+            self._is_constant, self._max_len = has_constant_state(body), body.max_len
+        return self._is_constant and (self._max_len is None or cache.num_seen < self._max_len)
 
     def logits(self, body: LanguageModel, head: nn.Module, tokens: Tensor, cache: RebasedCache) -> Tensor | None:
         """After a token of each sequence; None where the model is found to be one that cannot be recorded."""
         with self._lock:
             decoder = self._decoder_for(body, head, cache)
             return None if decoder is None else decoder.step(tokens, cache)
+
+    def forget(self) -> None:
+        """Let go of the graph, and of the weights it reads."""
+        with self._lock:
+            self._drop()
+            self._is_constant = None
+
+    def _drop(self) -> None:
+        if self._decoder is not None:
+            self._decoder.release()
+        self._decoder = self._recorded = None
 
     def _is_step(self, tokens: Tensor, cache: RebasedCache) -> bool:
         return (
@@ -71,24 +83,41 @@ class Replayer:
 
     def _decoder_for(self, body: LanguageModel, head: nn.Module, cache: RebasedCache) -> Decoder | None:
         settings = _settings(body, self._device)
-        if self._decoder is not None and cache.home is self._decoder and self._recorded[0] == settings:
+        is_at_home = self._decoder is not None and cache.home is self._decoder
+        if is_at_home and self._recorded is not None and self._recorded.settings == settings:
             return self._decoder
         modules = [*body.modules(), *head.modules()]
         if not isinstance(head, nn.Linear) or not all(map(_is_predictable, modules)):
             cache.refuses_replay = True
             return None
-        tensors = [x for module in modules for x in (*module._parameters.values(), *module._buffers.values())]
-        weights = [x.detach() for x in tensors if x is not None]
-        key = settings, cache.batch_size, tuple(map(id, modules)), tuple((x.data_ptr(), x.dtype) for x in weights)
-        if self._decoder is None or self._recorded[:-1] != key:
-            if self._decoder is not None:
-                self._decoder.release()
-            self._decoder = None  # its memory is for the next one
-            state = cache.state
-            assert state is not None
+        state = cache.state
+        assert state is not None
+        found = _Recorded(settings, modules, state)
+        if self._decoder is None or self._recorded is None or not self._recorded.is_like(found):
+            self._drop()  # its memory is for the next one
             self._decoder = Decoder(body, head, state, self._record)
-            self._recorded = (*key, (modules, weights))
+            self._recorded = found
         return self._decoder
+
+
+class _Recorded:
+    """What a graph was recorded of: equal only to what would be recorded the same."""
+
+    def __init__(self, settings: tuple[Any, ...], modules: Sequence[nn.Module], state: ModelState) -> None:
+        tensors = [x for module in modules for x in (*module._parameters.values(), *module._buffers.values())]
+        leaves, structure = _pytree.tree_flatten(state)
+        self.settings = settings
+        self._modules = modules
+        # Kept, so that the graph has them as long as it is there, and no address is used again.
+        self._weights = [x.detach() for x in tensors if x is not None]
+        self._sizes = structure, [(x.shape, x.dtype) for x in leaves]
+
+    def is_like(self, other: "_Recorded") -> bool:
+        return self._key() == other._key()
+
+    def _key(self) -> tuple[Any, ...]:
+        places = [(x.data_ptr(), x.dtype) for x in self._weights]
+        return self.settings, list(map(id, self._modules)), places, self._sizes
 
 
 def _settings(body: LanguageModel, device: str) -> tuple[Any, ...]:

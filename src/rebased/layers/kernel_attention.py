@@ -15,7 +15,7 @@ from rebased.layers.kernel_names import make_kernel
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import pick
 from rebased.ops import KernelState, attention_matrix, initial_state, kernel_attention, kernel_attention_step
-from rebased.ops.backends import BACKENDS, check_name
+from rebased.ops.backends import BACKENDS, check_name, choose_backend
 from rebased.ops.checks import check_eps
 from rebased.ops.dtypes import sums_dtype
 
@@ -112,6 +112,10 @@ class KernelAttention(Mixer):
     def kernel(self) -> Kernel:
         return self.fixed_kernel if self.coefficients is None else Polynomial(*self.coefficients.unbind())
 
+    @property
+    def max_len(self) -> int | None:
+        return self.kernel.max_len
+
     def transform(
         self, q: Float[Tensor, "B P HF"], k: Float[Tensor, "B T GF"]
     ) -> tuple[Float[Tensor, "B P HF"], Float[Tensor, "B T GF"]]:
@@ -177,7 +181,13 @@ class KernelAttention(Mixer):
 
     def _step(self, x: Tensor, state: KernelState) -> tuple[Tensor, KernelState]:
         q, k, v = (y[:, 0] for y in self.project(x))
-        out, state = kernel_attention_step(q, k, v, state, self.kernel, eps=self.eps, inplace=_steps_in_place())
+        if self.backend == "triton":
+            choose_backend("triton", q, self.kernel)  # ValueError where a sequence would have one
+        # A step by Triton has no gradient, and only "auto" does without it then.
+        backend = "auto" if self.backend in ("auto", "triton") else "torch"
+        out, state = kernel_attention_step(
+            q, k, v, state, self.kernel, eps=self.eps, inplace=_steps_in_place(), backend=backend
+        )
         return self.o_proj(out.flatten(1))[:, None], state
 
     def new_state(self, batch_size: int, *, device: torch.device | str, dtype: torch.dtype) -> KernelState:

@@ -1,6 +1,7 @@
 """The one interface of all sequence mixers."""
 
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ class Mixer(nn.Module, ABC):
         super().__init__()
         check_size("d_model", d_model)
         self.d_model = d_model
+
+    @property
+    def max_len(self) -> int | None:
+        """How many tokens a sequence may have, those of its state included; None where any number will do."""
+        return None
 
     def forward(
         self,
@@ -117,7 +123,7 @@ class Mixer(nn.Module, ABC):
         self, batch_size: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
         """The state before the first token; ``device`` and ``dtype``, of the inputs to come, are the weights' own."""
-        weight = next(self.parameters(), torch.empty(0))
+        weight = next(chain(self.parameters(), self.buffers()), torch.empty(0))
         return self.new_state(batch_size, device=device or weight.device, dtype=dtype or weight.dtype)
 
     @abstractmethod

@@ -17,6 +17,11 @@ class PreviousToken(Mixer):
 
     state_type = ConvState
 
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model)
+        # Without weights, this says where the layer has been moved to, and as what.
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+
     def mix(self, x: Tensor, state: ConvState | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         joined = after_past(x, None if state is None else state.past, 1)  # (B, 1 + T, M)
         y = pick(joined[:, :-1], at) + pick(x, at)

@@ -33,8 +33,6 @@ class LanguageModel(nn.Module):
         self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore
         self.norm = make_norm("layer", config.d_model)
-        self.run_block: Callable[..., tuple[Tensor, Any]] = _call
-        """How a block is run, given it and its arguments: a place for `torch.utils.checkpoint.checkpoint`."""
         self.init_weights()
 
     def reset_parameters(self) -> None:
@@ -95,11 +93,14 @@ class LanguageModel(nn.Module):
         at: Int[Tensor, "B P"] | None = None,
         key_mask: Bool[Tensor, "B T"] | None = None,
         cu_seqlens: Int[Tensor, " N1"] | None = None,
+        run_block: Callable[..., tuple[Tensor, Any]] | None = None,
     ) -> tuple[Float[Tensor, "B P M"], ModelState | None]:
         """What the head sees, and the state after it; arguments as in `forward`.
 
-        ``embeddings`` take the place of the tokens', which then only say how many there are.
+        ``embeddings`` take the place of the tokens', which then only say how many there are. ``run_block`` calls each
+        block, given it and its arguments: a place for `torch.utils.checkpoint.checkpoint`.
         """
+        run_block = run_block or _call
         _check_tokens(tokens)
         _check_on_a_cpu("tokens", tokens, len(self.embedding.weight))
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
@@ -112,7 +113,7 @@ class LanguageModel(nn.Module):
         states = []
         for index, block in enumerate(self.blocks):
             is_last = index == len(self.blocks) - 1
-            x, new_state = self.run_block(
+            x, new_state = run_block(
                 block,
                 x,
                 None if state is None else state.layers[index],
@@ -125,6 +126,13 @@ class LanguageModel(nn.Module):
         if state is None:
             return x, None
         return x, ModelState(tuple(states), state.count + token_counts(key_mask, cu_seqlens, tokens))
+
+    @property
+    def max_len(self) -> int | None:
+        """How many tokens a sequence may have, by the position table and the mixers; None where any number will do."""
+        table = None if self.position_embedding is None else self.position_embedding.num_embeddings
+        limits = [table, *(block.mixer.max_len for block in self.blocks)]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def _positions(
         self, tokens: Tensor, state: ModelState | None, key_mask: Tensor | None, cu_seqlens: Tensor | None

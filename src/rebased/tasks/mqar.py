@@ -1,5 +1,7 @@
 """Multi-query associative recall (Arora et al. 2023), as the paper's code defines it."""
 
+import math
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch import Tensor
 from rebased.tasks.checks import check_examples, check_pairs, check_vocabulary
 from rebased.tasks.examples import Examples, in_blocks
 from rebased.tasks.pairs import ORDER, draw_pairs, fill, interleaved
-from rebased.tasks.sampling import weighted_order
+from rebased.tasks.sampling import MAX_WEIGHT_BITS, weighted_order
 
 __all__ = ["mqar"]
 
@@ -44,6 +46,10 @@ def mqar(
     if not 0 < power < float("inf"):
         raise ValueError(f"power={power} must be positive and finite")
     num_gaps = (seq_len - 2 * num_pairs) // 2
+    if abs(power - 1) * math.log2(num_gaps) > MAX_WEIGHT_BITS:
+        raise ValueError(
+            f"power={power} would make one of {num_gaps} gaps more than 2**{MAX_WEIGHT_BITS} times as likely as another"
+        )
     weights = tuple((gap + 1) ** (power - 1) for gap in range(num_gaps))
 
     def make(examples: Int[Tensor, " M"]) -> Examples:

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from rebased.tasks.philox import random_words
 
-__all__ = ["distinct_numbers", "random_numbers", "weighted_order"]
+__all__ = ["MAX_WEIGHT_BITS", "distinct_numbers", "random_numbers", "weighted_order"]
 
 _LOG_BITS = 28
 """Of the fraction of logarithms in fixed point."""
 _TABLE_BITS = 15
+MAX_WEIGHT_BITS = 16
+"""Weights of a `weighted_order` differ by a factor of 2¹⁶ at most: of their inverses, in 28 bits, 12 are left."""
 
 
 def random_numbers(

@@ -10,6 +10,9 @@ import torch
 import triton
 from torch import Tensor
 
+MOST_CALLS = 1024
+"""Different combinations of numbers that are remembered at once."""
+
 
 class Launcher:
     """A kernel whose constants are fixed. Its parameters are tensors, integers, floats and constants in this order."""
@@ -30,21 +33,35 @@ class Launcher:
             self.options["maxnreg"] = max_registers
         self.is_interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+        self._calls: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+        """The same by the numbers themselves, which are quicker to look up; of the last few that came."""
 
     def __call__(self, num_programs: int, tensors: list[Tensor], numbers: list[int], scalars: list[float]) -> None:
         grid = (num_programs, 1, 1)
         if self.is_interpreted:
             self.kernel[grid](*tensors, *numbers, *scalars, **self.constants)
             return
-        # Whether pointers and integers are multiples of 16, and integers 1, is compiled in.
         aligned = [x.data_ptr() % 16 == 0 for x in tensors]
-        key = (tensors[0].device, *[x.dtype for x in tensors], *aligned, *numbers)
-        found = self._compiled.get(key)
+        kinds = (tensors[0].device, *[x.dtype for x in tensors], *aligned)
+        call = (*kinds, *numbers)
+        found = self._calls.get(call)
         with torch.cuda.device_of(tensors[0]):
             if found is None:
-                compiled = self.kernel[grid](*tensors, *numbers, *scalars, **self.constants, **self.options)
-                names = self.kernel.arg_names[len(tensors) + len(numbers) + len(scalars) :]
-                self._compiled[key] = compiled, [self.constants[name] for name in names]
-            else:
-                compiled, constants = found
-                compiled[grid](*tensors, *numbers, *scalars, *constants)
+                special = (*kinds, *map(_specialised, numbers))
+                found = self._compiled.get(special)
+                if len(self._calls) >= MOST_CALLS:
+                    self._calls.clear()
+                if found is None:
+                    compiled = self.kernel[grid](*tensors, *numbers, *scalars, **self.constants, **self.options)
+                    names = self.kernel.arg_names[len(tensors) + len(numbers) + len(scalars) :]
+                    found = compiled, [self.constants[name] for name in names]
+                    self._compiled[special] = self._calls[call] = found
+                    return
+                self._calls[call] = found
+            compiled, constants = found
+            compiled[grid](*tensors, *numbers, *scalars, *constants)
+
+
+def _specialised(number: int) -> tuple[bool, bool, bool]:
+    """What of an integer is compiled in; of a pointer it is whether it is a multiple of 16."""
+    return number == 1, number % 16 == 0, -(2**31) <= number < 2**31

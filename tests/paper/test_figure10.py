@@ -13,7 +13,7 @@ from rebased.runs import Run
 RATES = (0.03, 0.02, 0.005)
 
 
-def run_of(gammas: list[float | None]) -> Run:
+def run_of(gammas: list[float | None], max_epochs: int = 3) -> Run:
     config = {
         "seq_len": 16,
         "d_model": 8,
@@ -22,6 +22,7 @@ def run_of(gammas: list[float | None]) -> Run:
         "num_train": 10,
         "batch_size": 4,
         "weight_decay": 0.5,
+        "epochs": max_epochs,
     }
     metrics = tuple(
         {"epoch": epoch, "learning_rate": rate, "watched": {name: [gamma, 0.0] for name in PARAMETERS}}
@@ -66,3 +67,10 @@ def test_how_far_gamma_is_from_it() -> None:
 def test_of_a_gamma_that_is_not_finite_nothing_is_said() -> None:
     sentence, _ = present(run_of([0.9, None, None]))
     assert "within" not in sentence
+
+
+@pytest.mark.parametrize(("max_epochs", "expected"), [(3, "All 1 runs had all"), (64, "1 of 1 runs ended before")])
+def test_runs_that_ended_early_are_counted(max_epochs: int, expected: str) -> None:
+    run = run_of([0.9, 0.8, 0.7], max_epochs)
+    data = FIGURE10.measure(Material(scale="smoke", runs=(run,), out=Path("nowhere"), device="cpu"))
+    assert expected in str(FIGURE10.present(data).parts[0])

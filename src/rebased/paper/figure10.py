@@ -37,6 +37,7 @@ def _describe(run: Run) -> Data:
         "learning_rate": c["learning_rate"],
         "seed": c["seed"],
         "accuracy": run.result["accuracy"],
+        "max_epochs": c["epochs"],
         "epochs": [entry["epoch"] for entry in run.metrics],
         "decay_alone": _decay_alone(run),
         "watched": {
@@ -69,11 +70,10 @@ def present(data: Data) -> Section:
 
 
 def _stopped(runs: Sequence[Data]) -> str:
-    most = max(run["epochs"][-1] for run in runs)
-    early = sum(run["epochs"][-1] < most for run in runs)
+    early = sum(run["epochs"][-1] < run["max_epochs"] for run in runs)
     if not early:
-        return f"All {len(runs)} runs had {most} epochs."
-    return f"{early} of {len(runs)} runs ended before epoch {most}: their last values need not be settled ones."
+        return f"All {len(runs)} runs had all of their epochs."
+    return f"{early} of {len(runs)} runs ended before their last epoch: these values need not be settled ones."
 
 
 def _decay(runs: Sequence[Data]) -> str:

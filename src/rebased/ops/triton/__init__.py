@@ -1,1 +1,1 @@
-"""Kernel attention in Triton: see `rebased.ops.triton.driver`."""
+"""Triton kernels of the operators, and what launches them."""

@@ -62,12 +62,17 @@ def step_kernel(
     f = tl.arange(0, FP)
     d = tl.arange(0, DP)
     is_real = True
+    # Of a token that is not real nothing is read. (As sizes: the interpreter takes no mask with one number for all.)
+    num_read_k = F
+    num_read_v = D
     if HAS_MASK:
         is_real = tl.load(key_mask + sequence) != 0
+        num_read_k = tl.where(is_real, F, 0)
+        num_read_v = tl.where(is_real, D, 0)
     k += sequence * k_batch + key_head.to(tl.int64) * k_head
     v += sequence * v_batch + key_head.to(tl.int64) * v_head
-    key = tl.load(k + f, mask=(f < F) & is_real, other=0.0).to(tl.float32)
-    value = tl.load(v + d, mask=(d < D) & is_real, other=0.0).to(tl.float32)
+    key = tl.load(k + f, mask=f < num_read_k, other=0.0).to(tl.float32)
+    value = tl.load(v + d, mask=d < num_read_v, other=0.0).to(tl.float32)
     at_state = sequence * num_key_heads + key_head
     for member in range(GROUP):
         head = key_head * GROUP + member
@@ -105,8 +110,8 @@ def step_kernel(
             denominator += tl.sum(moment * features, axis=0)
             magnitude += tl.sum(tl.abs(moment * features), axis=0)
             if member == GROUP - 1:
-                x = tl.load(k + first, mask=inside & (first < F) & is_real, other=1.0).to(tl.float32)
-                y = tl.load(k + second, mask=inside & (second < F) & is_real, other=1.0).to(tl.float32)
+                x = tl.load(k + first, mask=inside & (first < num_read_k), other=1.0).to(tl.float32)
+                y = tl.load(k + second, mask=inside & (second < num_read_k), other=1.0).to(tl.float32)
                 key_features = x * y
                 if HAS_MASK:
                     key_features = tl.where(is_real, key_features, 0.0)

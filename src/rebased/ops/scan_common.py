@@ -1,4 +1,4 @@
-"""What the operators that scan along time share: checks, pieces of a batch, and replicas under vmap."""
+"""What several operators share: checks, pieces of a batch, and replicas under vmap."""
 
 from collections.abc import Iterator, Sequence
 

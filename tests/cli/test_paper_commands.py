@@ -70,7 +70,13 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     status, said = run("report", *out)
     assert status == 0, said
     assert "report.html: 2 of 2 tables and figures" in said
-    assert "126,807,552" in (tmp_path / "new" / "report.html").read_text()
+    page = (tmp_path / "new" / "report.html").read_text()
+    assert "126,807,552" in page
+
+    status, said = run("report", *out, "--scale", "paper")
+    assert status == 1
+    assert "there are no findings of scale paper" in said
+    assert (tmp_path / "new" / "report.html").read_text() == page
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import torch
 from hf_cases import MIXER_NAMES, small_model, some_tokens
 from torch import Tensor
 
+from rebased.corpora.encoding import byte_tokenizer
 from rebased.hf import RebasedCache, RebasedForCausalLM
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -110,3 +111,17 @@ def test_speculation_is_refused() -> None:
     model = small_model()
     with pytest.raises(ValueError, match="assisted generation is not supported with stateful models"):
         model.generate(some_tokens(1, 4), assistant_model=model, max_new_tokens=3, **GREEDY)
+
+
+def test_prompts_padded_on_the_right_are_refused() -> None:
+    """What is generated would follow the padding."""
+    model, tokens = small_model(), some_tokens(2, 6)
+    mask = torch.ones_like(tokens)
+    mask[1, 4:] = 0
+    with pytest.raises(ValueError, match="pad prompts on the left"):
+        model.generate(tokens, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
+
+
+def test_the_byte_tokenizer_pads_on_the_left() -> None:
+    batch = byte_tokenizer()(["abc", "d"], return_tensors="pt", padding=True)
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]

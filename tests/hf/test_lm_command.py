@@ -57,6 +57,17 @@ def test_errors_are_one_line(saved: Path, tmp_path: Path) -> None:
     assert "--top-p needs a --temperature" in said
 
 
+def test_beyond_what_it_was_trained_with(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "training.json").write_text('{"config": {"seq_len": 8}}')
+    for count, is_noted in ((2, False), (20, True)):
+        arguments = ["lm", "generate", str(tmp_path), "the cat", "--max-new-tokens", str(count), "--device", "cpu"]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        assert ("note: it was trained with 8 tokens" in result.stderr) == is_noted
+        assert result.stdout.startswith("the cat")
+
+
 def test_beyond_any_position(tmp_path: Path) -> None:
     """A model without a position table has no longest text, whatever length it was made for."""
     small_model(dtype=torch.float32, position_embedding_type="none", max_position_embeddings=16).save_pretrained(

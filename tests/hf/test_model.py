@@ -169,6 +169,17 @@ def test_embeddings_can_be_resized() -> None:
     assert model(torch.tensor([[VOCABULARY + 2]])).logits.shape == (1, 1, VOCABULARY + 3)
 
 
+def test_a_config_that_is_changed() -> None:
+    """Layers and their number change together; what does not fit is found before anything is trained."""
+    config = small_config("short_conv", "rebased")
+    config.layer_types = ["mamba"]
+    assert config.num_hidden_layers == 1
+    assert len(RebasedForCausalLM(config).model.backbone.blocks) == 1
+    config.num_hidden_layers = 2
+    with pytest.raises(ValueError, match="layer_types has 1 entries, num_hidden_layers is 2; they change together"):
+        RebasedForCausalLM(config)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -180,7 +191,10 @@ def test_embeddings_can_be_resized() -> None:
         ({"layer_types": "attention"}, "layer_types='attention' must be a list"),
         ({"layer_types": []}, "layer_types has 0 entries, num_hidden_layers is 18"),
         ({"embedding_dropout": 2.0}, "embedding_dropout"),
-        ({"position_embedding_type": "rotary"}, "positions='rotary'"),
+        (
+            {"position_embedding_type": "rotary"},
+            "position_embedding_type='rotary' is unknown; it may be",
+        ),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

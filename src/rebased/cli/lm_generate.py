@@ -3,6 +3,7 @@
 Example: ``rebased lm generate DIR "Once upon a time" --max-new-tokens 50``
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,10 @@ def generate(
     if most is not None and tokens["input_ids"].shape[1] + max_new_tokens > most + 1:
         length = tokens["input_ids"].shape[1]
         fail(f"a prompt of {length} tokens and {max_new_tokens} new ones are more than the model's {most} positions")
+    trained, longest = checkpoint.trained_length, tokens["input_ids"].shape[1] + max_new_tokens - 1
+    if trained is not None and longest > trained:
+        note = f"note: it was trained with {trained} tokens; what follows after so many may be of no use"
+        print(note, file=sys.stderr)
     torch.manual_seed(seed)
     how: dict[str, Any] = {"do_sample": False}
     if temperature > 0:

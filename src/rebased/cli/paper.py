@@ -138,6 +138,9 @@ def report(
     page = out / "report.html"
     try:
         entries = [(experiment, _largest(experiment, out, scale)) for experiment in EXPERIMENTS.values()]
+        if not any(findings for _, findings in entries):
+            what = "findings" if scale is None else f"findings of scale {scale}"
+            raise ValueError(f"there are no {what} in {out}; `rebased paper run` makes them")
         write_text(page, render_paper_report(entries, scale=scale or "small"))
     except (ImportError, ValueError, OSError) as error:
         fail(error)

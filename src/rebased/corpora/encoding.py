@@ -68,6 +68,7 @@ def byte_tokenizer() -> "PreTrainedTokenizerFast":
         eos_token=_END_OF_TEXT,
         pad_token=_END_OF_TEXT,
         clean_up_tokenization_spaces=False,
+        padding_side="left",  # what is generated follows the prompt
     )
 
 

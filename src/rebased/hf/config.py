@@ -12,6 +12,7 @@ from transformers import PretrainedConfig
 from rebased.hf.remote import AUTO_MAP, write_module
 from rebased.layers import MIXERS
 from rebased.models import LayerConfig, ModelConfig
+from rebased.models.config import POSITIONS
 
 __all__ = ["RebasedConfig"]
 
@@ -124,13 +125,22 @@ class RebasedConfig(PretrainedConfig):
             raise ValueError("layer_types and mixers differ; they are two names of one thing")
         default = [("short_conv", "rebased")[index % 2] for index in range(num_hidden_layers)]
         self.mixers = list(next(given for given in (layer_types, mixers, default) if given is not None))
-        self.validate_layer_type()
+        if position_embedding_type not in POSITIONS:
+            raise ValueError(
+                f"position_embedding_type={position_embedding_type!r} is unknown; it may be "
+                f"{' or '.join(map(repr, POSITIONS))}"
+            )
         self.to_model_config()
 
     @property
     def layer_types(self) -> list[str] | None:
         """None while the base class is at work, which would rename some."""
         return self.__dict__.get("mixers")
+
+    @layer_types.setter
+    def layer_types(self, names: Sequence[str]) -> None:
+        self.mixers = list(names)
+        self.num_hidden_layers = len(self.mixers)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -164,11 +174,13 @@ class RebasedConfig(PretrainedConfig):
             raise ValueError(f"there is no mixer {', '.join(map(repr, unknown))}; there are {', '.join(MIXERS)}")
         if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(
-                f"layer_types has {len(self.layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}"
+                f"layer_types has {len(self.layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}; "
+                "they change together"
             )
 
     def to_model_config(self) -> ModelConfig:
-        """The same in our names."""
+        """The same in our names. ValueError if fields were changed so that they do not go together."""
+        self.validate_layer_type()
         return ModelConfig(
             d_model=self.hidden_size,
             seq_len=self.max_position_embeddings,

@@ -239,6 +239,13 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
             cache.num_seen, cache.num_steps = cache.num_seen + 1, cache.num_steps + 1
         return logits
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers. ValueError for prompts that end with padding, which what is generated would follow."""
+        mask: Any = kwargs.get("attention_mask")
+        if mask is not None and mask.ndim == 2 and mask.shape[1] and not bool(mask[:, -1].all()):
+            raise ValueError("attention_mask ends with padding: pad prompts on the left, tokenizer.padding_side='left'")
+        return super().generate(*args, **kwargs)  # type: ignore[misc]  # of its mixin's own type
+
     def _update_model_kwargs_for_generation(
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:

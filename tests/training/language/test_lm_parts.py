@@ -128,9 +128,10 @@ def test_runs_in_folders_of_one_name_are_apart_in_weights_and_biases(
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, __spec__=object()))
     record = StepRecord(step=1, loss=2.0, learning_rate=0.1, grad_norm=1.0, tokens=3, tokens_per_second=4.0)
-    for seed in (0, 0, 1):
-        out = tmp_path / f"seed{seed}" / "model"
-        job = plan_job(small_run(seed=seed), corpus(), out, small_options(wandb_project="p"))
+    options = small_options(wandb_project="p")
+    outs = {seed: tmp_path / f"seed{seed}" / "model" for seed in (0, 1)}
+    jobs = [plan_job(small_run(seed=seed), corpus(), outs[seed], options) for seed in (0, 0, 1)]
+    for job in jobs:
         with open_records(job, 0) as records:
             records.write(record)
     assert told[1::2] == [record.to_dict()] * 3

@@ -289,6 +289,13 @@ def test_a_model_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "config.json").read_text() == "{}"
 
 
+def test_what_is_in_a_folder_stays_alone_there(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("text")
+    with pytest.raises(ValueError, match=r"is neither empty nor a run: there is no run.json; choose another folder"):
+        train_small(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["book.txt"]
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"the loss of step \d+ is nan"):
         train_small(tmp_path, small_run(learning_rate=1e30, clip=0.0))

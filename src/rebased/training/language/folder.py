@@ -49,6 +49,9 @@ def check_same_run(folder: Path, described: dict[str, Any]) -> None:
             raise ValueError(
                 f"{folder} has a model that was not trained here: there is no {RUN}; choose another folder"
             )
+        names = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+        if names - {".lock"} and CHECKPOINTS not in names:
+            raise ValueError(f"{folder} is neither empty nor a run: there is no {RUN}; choose another folder")
         return
     try:
         written = json.loads(path.read_text(encoding="utf-8"))

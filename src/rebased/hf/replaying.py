@@ -50,7 +50,7 @@ class Replayer:
         if not self._is_step(tokens, cache):
             return False
         if self._is_constant is None:  # takes longer than all else that Python does for a token
-            self._is_constant, self._max_len = has_constant_state(body), body.max_len
+            self._max_len, self._is_constant = body.max_len, has_constant_state(body)
         return self._is_constant and (self._max_len is None or cache.num_seen < self._max_len)
 
     def logits(self, body: LanguageModel, head: nn.Module, tokens: Tensor, cache: RebasedCache) -> Tensor | None:

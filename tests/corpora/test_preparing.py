@@ -272,7 +272,6 @@ def test_the_standard_library(tmp_path: Path) -> None:
         (b"", {}, "there is no text in .*a.jsonl"),
         (b'{"text": ""}\n', {}, "there is no text in .*a.jsonl"),
         (b'{"text": "x"}\n{"text"\n', {}, "a.jsonl, line 2 is not JSON"),
-        (b"9" * 5000, {"line": 9999}, "a.jsonl, line 1 is not JSON: Exceeds the limit"),
         (b'\n["x"]\n', {}, "a.jsonl, line 2: this is list, not an object with a field 'text'"),
         (b'{"body": "x", "id": 1}', {}, "line 1: text_field='text' is not there; there are body, id"),
         (b'{"text": 3}', {}, "line 1: text_field='text' is int, not text"),
@@ -296,14 +295,20 @@ def test_the_standard_library(tmp_path: Path) -> None:
 def test_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, options: dict[str, object], message: str
 ) -> None:
-    monkeypatch.setattr(json_lines, "LINE", options.get("line", 64))
-    options = {name: value for name, value in options.items() if name != "line"}
+    monkeypatch.setattr(json_lines, "LINE", 64)
     (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", **options)
     if (tmp_path / "out").exists():
         with pytest.raises(ValueError, match="is not finished"):
             open_corpus(tmp_path / "out")
+
+
+def test_a_number_of_too_many_digits_is_named(tmp_path: Path) -> None:
+    """Python reads no integers of so many."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\n' + b"9" * 5000)
+    with pytest.raises(ValueError, match=r"a.jsonl, line 2 is not JSON: Exceeds the limit"):
+        prepare([str(tmp_path / "a.jsonl")], tmp_path / "out")
 
 
 @pytest.mark.parametrize(

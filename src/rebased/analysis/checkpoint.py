@@ -32,8 +32,8 @@ class Checkpoint:
     def max_positions(self) -> int | None:
         """The longest text it takes; None where nothing limits it."""
         config = self.model.config
-        is_unlimited = config.model_type == "rebased" and config.position_embedding_type == "none"
-        return None if is_unlimited else getattr(config, "max_position_embeddings", None)
+        is_ours = config.model_type == "rebased"
+        return self.model.model.backbone.max_len if is_ours else getattr(config, "max_position_embeddings", None)
 
     @property
     def usual_length(self) -> int | None:

@@ -49,14 +49,13 @@ def generate(
     if tokenizer is None:
         fail(f"{folder} has no tokenizer beside its model")
     tokens = _tokens(tokenizer, prompt, place)
-    most = checkpoint.max_positions
-    if most is not None and tokens["input_ids"].shape[1] + max_new_tokens > most + 1:
-        length = tokens["input_ids"].shape[1]
+    most, length = checkpoint.max_positions, tokens["input_ids"].shape[1]
+    longest = length + max_new_tokens - 1  # nothing is asked of the last one
+    if most is not None and longest > most:
         fail(f"a prompt of {length} tokens and {max_new_tokens} new ones are more than the model's {most} positions")
-    trained, longest = checkpoint.trained_length, tokens["input_ids"].shape[1] + max_new_tokens - 1
+    trained = checkpoint.trained_length
     if trained is not None and longest > trained:
-        note = f"note: it was trained with {trained} tokens; what follows after so many may be of no use"
-        print(note, file=sys.stderr)
+        print(f"note: it was trained with {trained} tokens; what follows may be of no use after them", file=sys.stderr)
     torch.manual_seed(seed)
     how: dict[str, Any] = {"do_sample": False}
     if temperature > 0:

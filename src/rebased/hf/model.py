@@ -15,7 +15,7 @@ from rebased.hf.fused_loss import fused_causal_loss
 from rebased.hf.packing import borders_of
 from rebased.hf.replaying import Replayer
 from rebased.models import LanguageModel
-from rebased.models.language_model import check_words
+from rebased.models.language_model import call_block, check_words
 from rebased.replay import is_capturing
 
 __all__ = ["RebasedForCausalLM", "RebasedModel", "RebasedPreTrainedModel"]
@@ -117,7 +117,7 @@ class RebasedModel(RebasedPreTrainedModel):
         if cache is not None:
             state = cache.state or body.init_state(tokens.shape[0])
         checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        run = partial(_checkpointed, self._gradient_checkpointing_func) if checkpointing else _plainly
+        run = partial(_checkpointed, self._gradient_checkpointing_func) if checkpointing else call_block
         hidden, state = body.features(
             tokens,
             embeddings=embeddings,
@@ -317,10 +317,6 @@ def _placeholders(embeddings: Tensor | None) -> Int[Tensor, "B T"]:
 def _checkpointed(checkpoint: Any, block: nn.Module, x: Tensor, state: Any, **arguments: Any) -> Any:
     """A reentrant checkpoint takes no arguments by name."""
     return checkpoint(partial(block, **arguments), x, state)
-
-
-def _plainly(block: nn.Module, x: Tensor, state: Any, **arguments: Any) -> Any:
-    return block(x, state, **arguments)
 
 
 def _noting(seen: list[Tensor], run: Any, block: nn.Module, x: Tensor, state: Any, **arguments: Any) -> Any:

@@ -17,7 +17,12 @@ from rebased.ops.checks import checked_borders, checked_positions
 from rebased.ops.cross_entropy import linear_cross_entropy
 from rebased.ops.positions import token_counts, token_positions
 
-__all__ = ["LanguageModel", "check_words"]
+__all__ = ["LanguageModel", "call_block", "check_words"]
+
+
+def call_block(block: nn.Module, *arguments: Any, **options: Any) -> tuple[Tensor, Any]:
+    result: tuple[Tensor, Any] = block(*arguments, **options)
+    return result
 
 
 class LanguageModel(nn.Module):
@@ -93,14 +98,13 @@ class LanguageModel(nn.Module):
         at: Int[Tensor, "B P"] | None = None,
         key_mask: Bool[Tensor, "B T"] | None = None,
         cu_seqlens: Int[Tensor, " N1"] | None = None,
-        run_block: Callable[..., tuple[Tensor, Any]] | None = None,
+        run_block: Callable[..., tuple[Tensor, Any]] = call_block,
     ) -> tuple[Float[Tensor, "B P M"], ModelState | None]:
         """What the head sees, and the state after it; arguments as in `forward`.
 
         ``embeddings`` take the place of the tokens', which then only say how many there are. ``run_block`` calls each
         block, given it and its arguments: a place for `torch.utils.checkpoint.checkpoint`.
         """
-        run_block = run_block or _call
         _check_tokens(tokens)
         _check_on_a_cpu("tokens", tokens, len(self.embedding.weight))
         at = checked_arguments(tokens, state, ModelState, at, key_mask, cu_seqlens)
@@ -159,11 +163,6 @@ class LanguageModel(nn.Module):
         """What the layers' states of one sequence take after so many tokens, with the weights' dtype unless given."""
         dtype = self.embedding.weight.dtype if dtype is None else dtype
         return sum(block.mixer.state_bytes(num_tokens, dtype=dtype) for block in self.blocks)
-
-
-def _call(block: Block, *arguments: Any, **options: Any) -> tuple[Tensor, Any]:
-    result: tuple[Tensor, Any] = block(*arguments, **options)
-    return result
 
 
 def check_words(name: str, words: Tensor, vocab_size: int) -> None:

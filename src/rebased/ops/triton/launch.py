@@ -32,7 +32,7 @@ class Launcher:
         if max_registers is not None:
             self.options["maxnreg"] = max_registers
         self.is_interpreted = not isinstance(kernel, triton.JITFunction)
-        self._compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+        self._compiled: dict[tuple[Any, ...] | None, tuple[Any, list[Any]]] = {}
         self._calls: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
         """The same by the numbers themselves, which are quicker to look up; of the last few that came."""
 
@@ -44,22 +44,21 @@ class Launcher:
         aligned = [x.data_ptr() % 16 == 0 for x in tensors]
         kinds = (tensors[0].device, *[x.dtype for x in tensors], *aligned)
         call = (*kinds, *numbers)
-        found = self._calls.get(call)
+        known = self._calls.get(call)
+        special = None if known else (*kinds, *map(_specialised, numbers))
+        found = known or self._compiled.get(special)
         with torch.cuda.device_of(tensors[0]):
-            if found is None:
-                special = (*kinds, *map(_specialised, numbers))
-                found = self._compiled.get(special)
-                if len(self._calls) >= MOST_CALLS:
-                    self._calls.clear()
-                if found is None:
-                    compiled = self.kernel[grid](*tensors, *numbers, *scalars, **self.constants, **self.options)
-                    names = self.kernel.arg_names[len(tensors) + len(numbers) + len(scalars) :]
-                    found = compiled, [self.constants[name] for name in names]
-                    self._compiled[special] = self._calls[call] = found
-                    return
-                self._calls[call] = found
-            compiled, constants = found
-            compiled[grid](*tensors, *numbers, *scalars, *constants)
+            if found:
+                compiled, constants = found
+                compiled[grid](*tensors, *numbers, *scalars, *constants)
+            else:
+                compiled = self.kernel[grid](*tensors, *numbers, *scalars, **self.constants, **self.options)
+                names = self.kernel.arg_names[len(tensors) + len(numbers) + len(scalars) :]
+                found = self._compiled[special] = compiled, [self.constants[name] for name in names]
+        if not known:
+            if len(self._calls) >= MOST_CALLS:
+                self._calls.clear()
+            self._calls[call] = found
 
 
 def _specialised(number: int) -> tuple[bool, bool, bool]:

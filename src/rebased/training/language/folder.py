@@ -16,6 +16,7 @@ from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_
 from rebased.training.language.config import LanguageRunConfig
 
 __all__ = [
+    "LOCK",
     "RUN",
     "adopt_model",
     "begin",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 RUN = "run.json"
+LOCK = ".lock"
 
 
 def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def check_same_run(folder: Path, described: dict[str, Any]) -> None:
                 f"{folder} has a model that was not trained here: there is no {RUN}; choose another folder"
             )
         names = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-        if names - {".lock"} and CHECKPOINTS not in names:
+        if names - {LOCK} and CHECKPOINTS not in names:
             raise ValueError(f"{folder} is neither empty nor a run: there is no {RUN}; choose another folder")
         return
     try:

@@ -296,6 +296,13 @@ def test_what_is_in_a_folder_stays_alone_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["book.txt"]
 
 
+def test_a_run_killed_at_its_first_file_begins_anew(tmp_path: Path) -> None:
+    for name in (".lock", ".run.json.partial"):
+        (tmp_path / name).touch()
+    train_small(tmp_path)
+    assert (tmp_path / "training.json").exists()
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"the loss of step \d+ is nan"):
         train_small(tmp_path, small_run(learning_rate=1e30, clip=0.0))

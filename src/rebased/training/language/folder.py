@@ -16,7 +16,6 @@ from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_
 from rebased.training.language.config import LanguageRunConfig
 
 __all__ = [
-    "LOCK",
     "RUN",
     "adopt_model",
     "begin",
@@ -29,7 +28,6 @@ __all__ = [
 ]
 
 RUN = "run.json"
-LOCK = ".lock"
 
 
 def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
@@ -46,13 +44,14 @@ def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
 def check_same_run(folder: Path, described: dict[str, Any]) -> None:
     """ValueError, naming what differs, if the folder is another run's, or holds a model of somebody else."""
     path = folder / RUN
-    if not path.exists():
-        if (folder / "config.json").exists():
+    # Seen at once: the main process may be writing the first file, under a hidden name, or have been killed at it.
+    names = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+    if RUN not in names:
+        if "config.json" in names:
             raise ValueError(
                 f"{folder} has a model that was not trained here: there is no {RUN}; choose another folder"
             )
-        names = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-        if names - {LOCK} and CHECKPOINTS not in names:
+        if CHECKPOINTS not in names and not all(name.startswith(".") for name in names):
             raise ValueError(f"{folder} is neither empty nor a run: there is no {RUN}; choose another folder")
         return
     try:

@@ -78,7 +78,7 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         if job.processes.is_main:
-            stack.enter_context(locked(out / run_folder.LOCK, f"the run in {out}"))
+            stack.enter_context(locked(out / ".lock", f"the run in {out}"))
         return _train(job, model, report)
 
 

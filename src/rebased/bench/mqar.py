@@ -18,7 +18,7 @@ from rebased.environment import describe_environment
 from rebased.training.order import epoch_order
 from rebased.training.replicas import Replicas
 
-__all__ = ["run_mqar_bench"]
+__all__ = ["run_mqar_bench", "steps_without_end"]
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _measure(length: int, num_replicas: int, config: MqarBenchConfig) -> MqarMea
     try:
         runs = [config.run(length, seed) for seed in range(num_replicas)]
         replicas = Replicas(runs, device=device, micro_batches=config.micro_batches)
-        step = _steps(replicas).__next__
+        step = steps_without_end(replicas).__next__
         start = time.perf_counter()
         step()
         if device.type == "cuda":
@@ -70,7 +70,7 @@ def _measure(length: int, num_replicas: int, config: MqarBenchConfig) -> MqarMea
     )
 
 
-def _steps(replicas: Replicas) -> Iterator[Tensor]:
+def steps_without_end(replicas: Replicas) -> Iterator[Tensor]:
     """Steps as an epoch has them, without end: choosing the examples is part of each."""
     cell = replicas.cell
     examples = cell.train_set(1, replicas.device)

@@ -37,8 +37,9 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tenso
     tensors = [dy, x, weight.contiguous(), bias.contiguous(), written, partial]
     _launcher("backward", K)(num_programs, tensors, [*sizes, *strides_of(dy, x, written)], [])
     sums = partial.sum(dim=(0, 1))
-    dweight, dbias = sums[:, :K].transpose(1, 2).to(weight.dtype).contiguous(), sums[:, K].to(bias.dtype)
-    return dx if written is dx else dx.copy_(written), dweight, dbias
+    # Compiled code takes the strides of whole tensors for granted.
+    dweight, dbias = (x.contiguous() for x in (sums[:, :K].transpose(1, 2), sums[:, K]))
+    return dx if written is dx else dx.copy_(written), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
 def _grid(x: Tensor) -> tuple[int, list[int]]:

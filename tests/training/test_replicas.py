@@ -152,8 +152,10 @@ def test_another_models_tensors_are_refused(name: str, tensor: Tensor | None, me
 
 
 def test_every_epoch_has_its_order_and_learning_rate() -> None:
-    replicas = Replicas([small_run(epochs=4, learning_rate=1.0)])
+    config = small_run(epochs=4, learning_rate=1.0)
+    replicas = Replicas([config])
     rates = [replicas.train_epoch()[0].learning_rate for _ in range(4)]
+    assert rates == [config.learning_rate_in(epoch) for epoch in (1, 2, 3, 4)]
     assert rates == pytest.approx([(1 + math.cos(math.pi * epoch / 4)) / 2 for epoch in range(4)])
     orders = epoch_order([1, 2], 1, 100, "cpu"), epoch_order([1, 2], 2, 100, "cpu")
     assert len({tuple(row.tolist()) for order in orders for row in order}) == 4

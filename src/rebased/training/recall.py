@@ -113,6 +113,10 @@ class RecallConfig:
             options = options | {"layers": tuple(layers)}
         return preset(f"mqar-{self.stack}", **sizes, **options)
 
+    def learning_rate_in(self, epoch: int) -> float:
+        """Of epoch 1, 2, …: a cosine in steps of an epoch, from `learning_rate` to what would be 0 after the last."""
+        return self.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / self.epochs)) / 2
+
     def train_set(self, epoch: int, device: Any = "cpu") -> Examples:
         """What epoch 1, 2, … trains on."""
         first = (epoch - 1) * self.num_train if self.endless else 0

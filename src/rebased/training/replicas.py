@@ -87,7 +87,7 @@ class Replicas:
         examples = self._examples_of_epoch()
         seeds = [self.configs[i].seed for i in self.active]
         order = epoch_order(seeds, self.epoch + 1, len(examples), self.device)
-        rates = [self._learning_rate(i) for i in self.active]
+        rates = [self.configs[i].learning_rate_in(self.epoch + 1) for i in self.active]
         learning_rates = torch.tensor(rates, dtype=self.models.dtype, device=self.device)
         total = torch.zeros(len(self.active), dtype=torch.float64, device=self.device)
         for step in range(self.steps_per_epoch):
@@ -170,10 +170,6 @@ class Replicas:
         if self._train_set is None or self.cell.endless:
             self._train_set = self.cell.train_set(self.epoch + 1, self.device)
         return self._train_set
-
-    def _learning_rate(self, index: int) -> float:
-        """A cosine in steps of an epoch, from the run's own to 0."""
-        return self.configs[index].learning_rate * (1 + math.cos(math.pi * self.epoch / self.cell.epochs)) / 2
 
     def _finished(self, loss: float, accuracy: float) -> str | None:
         if not math.isfinite(loss):

@@ -1,5 +1,6 @@
 """Runs of which only a line of the ledger is left: they are found in, and not trained again."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -44,24 +45,44 @@ def test_the_ledger_is_enough(tmp_path: Path) -> None:
     ]
 
 
-def test_what_looks_into_runs_needs_their_folders(tmp_path: Path) -> None:
-    experiment = tiny(EXPERIMENTS["figure10"])
+@pytest.mark.parametrize("name", ["figure2", "figure10"])
+def test_the_ledger_is_enough_for_what_runs_watched(name: str, tmp_path: Path) -> None:
+    """Also of a run that diverged, whose γ and β are not finite."""
+    experiment = tiny(EXPERIMENTS[name], learning_rate=[1e-2, 1e30])
+    before = carry_out(experiment, tmp_path, Serial("cpu"))
+    ledger = (tmp_path / LEDGER).read_text()
+    assert "[null, null]" in ledger
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    after = carry_out(experiment, tmp_path, None)
+    assert after.is_complete
+    assert (after.data, after.machines) == (before.data, before.machines)
+    assert (tmp_path / LEDGER).read_text() == ledger
+
+
+def test_an_older_ledger_has_results_alone(tmp_path: Path) -> None:
+    figure1, figure10 = tiny(EXPERIMENTS["figure1"]), tiny(EXPERIMENTS["figure10"])
+    carry_out(figure10, tmp_path, Serial("cpu"))
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    kept = read_ledger(tmp_path)
+    older = {name: dataclasses.replace(entry, watched={}) for name, entry in kept.items()}
+    assert [num_finished(figure10, "smoke", tmp_path, ledger) for ledger in (kept, older)] == [4, 0]
+    assert [num_finished(figure1, "smoke", tmp_path, ledger) for ledger in (kept, older)] == [4, 4]
+
+
+def test_weights_are_in_folders_alone(tmp_path: Path) -> None:
+    experiment = tiny(EXPERIMENTS["figure9"], learning_rate=[1e-2], seed=[1])
     carry_out(experiment, tmp_path, Serial("cpu"))
-    assert len(read_ledger(tmp_path)) == 4
-    assert num_finished(experiment, "smoke", tmp_path, read_ledger(tmp_path)) == 4
+    assert num_finished(experiment, "smoke", tmp_path, read_ledger(tmp_path)) == 3
     shutil.rmtree(sweep_folder(tmp_path).path)
     assert num_finished(experiment, "smoke", tmp_path, read_ledger(tmp_path)) == 0
-    assert num_finished(tiny(EXPERIMENTS["figure1"]), "smoke", tmp_path, read_ledger(tmp_path)) == 4
 
 
 def test_entries_are_added_and_replaced(tmp_path: Path) -> None:
     run, other = TABLE1.configs("smoke")[:2]
     write_ledger(tmp_path, [Entry(other, {"accuracy": 0.25}, 1.5)])
-    write_ledger(tmp_path, [Entry(run, {"accuracy": 0.5}, 2.0, (0.25, 0.5)), Entry(other, {"accuracy": 1.0}, 3.0)])
-    assert read_ledger(tmp_path) == {
-        name_of(run): Entry(run, {"accuracy": 0.5}, 2.0, (0.25, 0.5)),
-        name_of(other): Entry(other, {"accuracy": 1.0}, 3.0),
-    }
+    watching = Entry(run, {"accuracy": 0.5}, 2.0, (0.25, 0.5), {"gamma": [[1.0, 0.25], [None, None]]})
+    write_ledger(tmp_path, [watching, Entry(other, {"accuracy": 1.0}, 3.0)])
+    assert read_ledger(tmp_path) == {name_of(run): watching, name_of(other): Entry(other, {"accuracy": 1.0}, 3.0)}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +92,9 @@ def test_entries_are_added_and_replaced(tmp_path: Path) -> None:
         "3",
         '{"run": {}, "result": {}, "seconds": 1}',
         '{"run": {"stack": "rebased", "d_model": 16, "seq_len": 64, "learning_rate": 1e-3, "seed": 1}, "seconds": 1}',
+        Entry(TABLE1.configs("smoke")[1], {}, 0.0, (0.5, 0.75), {"gamma": [[1.0, 0.0]]}).line().strip(),
     ],
+    ids=["cut off", "a number", "no fields", "no result", "watched for fewer epochs"],
 )
 def test_what_is_no_ledger(line: str, tmp_path: Path) -> None:
     run = TABLE1.configs("smoke")[0]
@@ -85,7 +108,7 @@ COMMITTED = [
     for experiment in EXPERIMENTS.values()
     if findings_path(RESULTS, "small", experiment.name).exists()
     and experiment.configs("small")
-    and not experiment.looks_into_runs
+    and experiment.needs != "weights"
 ]
 
 

@@ -69,7 +69,11 @@ def conduct(
 
 def _serving(experiment: Experiment, ledger: dict[str, Entry]) -> dict[str, Entry]:
     """What the ledger has for this experiment."""
-    return {} if experiment.looks_into_runs else ledger
+    if experiment.needs == "weights":
+        return {}
+    if experiment.needs == "watched":
+        return {name: entry for name, entry in ledger.items() if entry.watched}
+    return ledger
 
 
 def _finished(sweep: SweepFolder, configs: Sequence[RecallConfig], ledger: Mapping[str, Entry]) -> dict[str, Run]:

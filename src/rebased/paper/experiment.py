@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rebased.analysis.pages import Section
 from rebased.runs import Run
@@ -53,8 +53,9 @@ class Experiment:
     """From runs to numbers."""
     present: Callable[[Data], Section]
     """From numbers to tables and pictures. Needs nothing else: runs may be elsewhere."""
-    looks_into_runs: bool = False
-    """Whether it is measured from metrics or weights: runs of which only the result is left do not serve it."""
+    needs: Literal["results", "watched", "weights"] = "results"
+    """What of its runs it is measured from: what they came to, what they recorded of the parameters they watch, or
+    their weights, which only their folders have."""
 
     def __post_init__(self) -> None:
         if set(self.grids) != set(SCALES):

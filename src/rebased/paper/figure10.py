@@ -10,7 +10,9 @@ from rebased.paper.by_length import grids
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import SHADES, new_figure, tidy
 from rebased.paper.published import FIGURE_10
+from rebased.paper.watched import watched_moments
 from rebased.runs import Run
+from rebased.training.recall import RecallConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +32,7 @@ def measure(material: Material) -> Data:
 
 
 def _describe(run: Run) -> Data:
-    c = run.config
+    c, watched = run.config, watched_moments(run)
     return {
         "seq_len": c["seq_len"],
         "d_model": c["d_model"],
@@ -40,17 +42,15 @@ def _describe(run: Run) -> Data:
         "max_epochs": c["epochs"],
         "epochs": [entry["epoch"] for entry in run.metrics],
         "decay_alone": _decay_alone(run),
-        "watched": {
-            name: [[None if x is None else round(x, 5) for x in entry["watched"][name]] for entry in run.metrics]
-            for name in PARAMETERS
-        },
+        "watched": {name: watched[name] for name in PARAMETERS},
     }
 
 
 def _decay_alone(run: Run) -> list[float]:
     """What each epoch's end would have left of an initial 1, had every gradient been zero: AdamW decays γ too."""
-    steps = -(-run.config["num_train"] // run.config["batch_size"])
-    kept = [(1 - entry["learning_rate"] * run.config["weight_decay"]) ** steps for entry in run.metrics]
+    config = RecallConfig.from_dict(run.config)
+    steps = -(-config.num_train // config.batch_size)
+    kept = [(1 - config.learning_rate_in(entry["epoch"]) * config.weight_decay) ** steps for entry in run.metrics]
     return [round(float(left), 5) for left in np.cumprod(kept)]
 
 
@@ -140,5 +140,5 @@ FIGURE10 = Experiment(
     grids=grids(["rebased"]),
     measure=measure,
     present=present,
-    looks_into_runs=True,
+    needs="watched",
 )

@@ -16,6 +16,7 @@ from rebased.paper.by_length import grids
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figure10 import PARAMETERS
 from rebased.paper.figures import new_figure, tidy
+from rebased.paper.watched import watched_moments
 from rebased.runs import Run
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def measure(material: Material) -> Data:
 
 def _learned(run: Run) -> Data:
     """The means over features, of a layer's last epoch."""
-    gamma_q, gamma_k, beta_q, beta_k = (run.metrics[-1]["watched"][name][0] for name in PARAMETERS)
+    watched = watched_moments(run)
+    gamma_q, gamma_k, beta_q, beta_k = (watched[name][-1][0] for name in PARAMETERS)
     return {
         "seq_len": run.config["seq_len"],
         "d_model": run.config["d_model"],
@@ -170,5 +172,5 @@ FIGURE2 = Experiment(
     grids=grids(["rebased"], only_largest=True),
     measure=measure,
     present=present,
-    looks_into_runs=True,
+    needs="watched",
 )

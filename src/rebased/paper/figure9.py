@@ -105,5 +105,5 @@ FIGURE9 = Experiment(
     grids=GRIDS,
     measure=measure,
     present=present,
-    looks_into_runs=True,
+    needs="weights",
 )

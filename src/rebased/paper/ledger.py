@@ -1,16 +1,17 @@
 """The ledger: what every finished run came to, without its folder, in a file small enough to commit.
 
-A run that is in it counts as finished where results are enough. So wherever this file is, numbers can be found anew and
-training gone on with.
+A run that is in it counts as finished where no weights are needed. So wherever this file is, numbers can be found anew
+and training gone on with.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from rebased.locks import locked
+from rebased.paper.watched import Watched, watched_moments
 from rebased.runs import Run, write_text
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.recall import RecallConfig
@@ -30,28 +31,40 @@ class Entry:
     """Of a card, or a CPU: the run's part of what its group had."""
     accuracies: tuple[float, ...] = ()
     """After each epoch, where that is known."""
+    watched: Watched = field(default_factory=dict)
+    """Of a run that watches parameters; empty where that was not kept, as in older ledgers."""
 
     @classmethod
     def of(cls, config: RecallConfig, run: Run, seconds: float) -> Self:
         accuracies = tuple(round(entry["accuracy"], 5) for entry in run.metrics)
-        return cls(config, run.result, round(seconds, 2), accuracies)
+        return cls(config, run.result, round(seconds, 2), accuracies, watched_moments(run))
 
     def as_run(self, sweep: SweepFolder) -> Run:
         """As it would be read from its folder, without weights and with little of its metrics."""
-        metrics = tuple({"epoch": epoch, "accuracy": x} for epoch, x in enumerate(self.accuracies, start=1))
-        return Run(sweep.run(self.config), self.config.to_dict(), metrics, self.result)
+        metrics: list[dict[str, Any]] = [
+            {"epoch": epoch, "accuracy": x} for epoch, x in enumerate(self.accuracies, start=1)
+        ]
+        if self.watched:
+            for index, entry in enumerate(metrics):
+                entry["watched"] = {name: moments[index] for name, moments in self.watched.items()}
+        return Run(sweep.run(self.config), self.config.to_dict(), tuple(metrics), self.result)
 
     def line(self) -> str:
         values = {"run": self.config.to_dict(), "result": self.result, "seconds": self.seconds}
         if self.accuracies:
             values["accuracies"] = self.accuracies
+        if self.watched:
+            values["watched"] = self.watched
         return json.dumps(values, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
     def parse(cls, line: str) -> Self:
         values = json.loads(line)
         config, result = RecallConfig.from_dict(values["run"]), dict(values["result"])
-        return cls(config, result, float(values["seconds"]), tuple(map(float, values.get("accuracies", ()))))
+        accuracies, watched = tuple(map(float, values.get("accuracies", ()))), dict(values.get("watched", {}))
+        if any(len(moments) != len(accuracies) for moments in watched.values()):
+            raise ValueError("watched and accuracies are not of the same epochs")
+        return cls(config, result, float(values["seconds"]), accuracies, watched)
 
 
 def read_ledger(out: Path) -> dict[str, Entry]:

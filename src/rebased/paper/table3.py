@@ -177,5 +177,5 @@ TABLE3 = Experiment(
     grids=GRIDS,
     measure=measure,
     present=present,
-    looks_into_runs=True,
+    needs="weights",
 )

@@ -15,6 +15,7 @@ from rebased.layers import KERNELS, MIXERS
 from rebased.paper.figure1 import MIXERS as FIGURE_1_NAMES
 from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
 from rebased.paper.published import TABLE_1, TABLE_3
+from rebased.paper.registry import EXPERIMENTS
 from rebased.paper.table1 import KERNELS as TABLE_1_NAMES
 from rebased.tasks import TASKS
 
@@ -249,14 +250,25 @@ def test_the_docs_quote_figure_1() -> None:
 def test_the_docs_quote_figure_10() -> None:
     findings = json.loads((ROOT / "results" / "small" / "figure10.json").read_text())
     text = (ROOT / "docs" / "reproduction.md").read_text()
-    for run in findings["data"]["runs"]:
-        gammas = [run["watched"][f"blocks.1.mixer.gammas.{i}"][-1][0] for i in (0, 1)]
-        row = (
-            f"{run['seq_len']}, {run['d_model']} | {run['learning_rate']} | {run['epochs'][-1]} | "
-            f"{gammas[0]:.3f}, {gammas[1]:.3f} | {run['decay_alone'][-1]:.3f}"
-        )
-        assert f"| {row} |" in text
-    assert f"{findings['num_finished']} of 12 so far" in text
+    for kind, runs in (("", findings["data"]["runs"]), (", no decay", findings["data"]["without_decay"])):
+        for run in runs:
+            gammas = [run["watched"][f"blocks.1.mixer.gammas.{i}"][-1][0] for i in (0, 1)]
+            row = (
+                f"{run['seq_len']}, {run['d_model']}{kind} | {run['learning_rate']} | {run['epochs'][-1]} | "
+                f"{gammas[0]:.3f}, {gammas[1]:.3f} | {run['decay_alone'][-1]:.3f}"
+            )
+            assert f"| {row} |" in text
+    assert f"{findings['num_finished']} of {findings['num_runs']} so far" in prose("docs/reproduction.md")
+
+
+def test_the_docs_count_the_papers_runs() -> None:
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`.*? \| [^|]* \| (\d+) \|", text, flags=re.MULTILINE)
+    assert dict(rows) == {
+        experiment.name: str(len(experiment.configs("paper")))
+        for experiment in EXPERIMENTS.values()
+        if experiment.configs("paper")
+    }
 
 
 def test_the_docs_quote_table_3() -> None:

@@ -113,7 +113,7 @@ def test_findings_are_not_replaced_by_fewer(tmp_path: Path) -> None:
     before = path.read_bytes()
     shutil.rmtree(sweep_folder(tmp_path).path)
     (tmp_path / LEDGER).unlink()
-    with pytest.raises(ValueError, match="findings of 4 runs, and only 0 are finished"):
+    with pytest.raises(ValueError, match="findings of 5 runs, and only 0 are finished"):
         conduct(experiment, "smoke", tmp_path, None, device="cpu", report=lambda event: None)
     assert path.read_bytes() == before
 

@@ -1,13 +1,15 @@
-"""What weight decay alone does to γ, beside what AdamW does to a weight whose gradient is zero."""
+"""What weight decay alone does to γ, beside what AdamW does to a weight whose gradient is zero; and runs without it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from rebased.analysis.pages import Table
-from rebased.paper.experiment import Material
+from rebased.analysis.pages import Picture, Table
+from rebased.paper.experiment import SCALES, Data, Material
 from rebased.paper.figure10 import FIGURE10, PARAMETERS
+from rebased.paper.registry import EXPERIMENTS
 from rebased.runs import Run
 from rebased.training.recall import RecallConfig
 
@@ -15,7 +17,8 @@ RATES = (0.03, 0.0225, 0.0075)
 """Of three epochs: the cosine of 0°, 60° and 120°, and 1, halved, of 0.03."""
 
 
-def run_of(gammas: list[float | None], max_epochs: int = 3) -> Run:
+def run_of(gammas: list[float | None], max_epochs: int = 3, **changes: Any) -> Run:
+    accuracy = changes.pop("accuracy", 0.5)
     config = RecallConfig(
         stack="rebased",
         seq_len=16,
@@ -28,12 +31,12 @@ def run_of(gammas: list[float | None], max_epochs: int = 3) -> Run:
         batch_size=4,
         weight_decay=0.5,
         epochs=max_epochs,
-    )
+    ).but(**changes)
     metrics = tuple(
         {"epoch": epoch, "watched": {name: [gamma, 0.0] for name in PARAMETERS}}
         for epoch, gamma in enumerate(gammas, start=1)
     )
-    return Run(Path("run"), config.to_dict(), metrics, {"accuracy": 0.5})
+    return Run(Path("run"), config.to_dict(), metrics, {"accuracy": accuracy})
 
 
 def after_zero_gradients() -> list[float]:
@@ -50,10 +53,14 @@ def after_zero_gradients() -> list[float]:
     return left
 
 
+def measure(*runs: Run) -> Data:
+    return FIGURE10.measure(Material(scale="smoke", runs=runs, out=Path("nowhere"), device="cpu"))
+
+
 def present(run: Run) -> tuple[str, Table]:
-    data = FIGURE10.measure(Material(scale="smoke", runs=(run,), out=Path("nowhere"), device="cpu"))
+    data = measure(run)
     assert data["runs"][0]["decay_alone"] == pytest.approx(after_zero_gradients(), abs=1e-5)
-    _, sentence, table, _ = FIGURE10.present(data).parts
+    _, sentence, table, *_ = FIGURE10.present(data).parts
     assert isinstance(sentence, str)
     assert isinstance(table, Table)
     return sentence, table
@@ -76,6 +83,65 @@ def test_of_a_gamma_that_is_not_finite_nothing_is_said() -> None:
 
 @pytest.mark.parametrize(("max_epochs", "expected"), [(3, "All 1 runs had all"), (64, "1 of 1 runs ended before")])
 def test_runs_that_ended_early_are_counted(max_epochs: int, expected: str) -> None:
-    run = run_of([0.9, 0.8, 0.7], max_epochs)
-    data = FIGURE10.measure(Material(scale="smoke", runs=(run,), out=Path("nowhere"), device="cpu"))
+    data = measure(run_of([0.9, 0.8, 0.7], max_epochs))
     assert expected in str(FIGURE10.present(data).parts[0])
+
+
+# ---- Without weight decay ----
+
+RECIPE = run_of([0.9, 0.8, 0.7])
+CONTROL = run_of([1.0, 1.1, 1.25], weight_decay=0.0, accuracy=0.9)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_control_is_one_run_without_decay(scale: str) -> None:
+    """The same as a run of the recipe in everything else, and in no other experiment."""
+    configs = FIGURE10.configs(scale)
+    (control,) = (config for config in configs if config.weight_decay != 0.1)
+    assert control.weight_decay == 0
+    assert control.but(weight_decay=0.1) in configs
+    others = [
+        each for experiment in EXPERIMENTS.values() if experiment != FIGURE10 for each in experiment.configs(scale)
+    ]
+    assert {config.weight_decay for config in others} == {0.1}
+
+
+def test_what_is_said_of_the_recipe_does_not_count_it() -> None:
+    """Though it is more accurate, and far from what decay alone would leave."""
+    with_it, without = (FIGURE10.present(measure(*runs)).parts for runs in ((RECIPE, CONTROL), (RECIPE,)))
+    assert with_it[:3] == without[:3]
+    drawn, expected = with_it[3], without[3]
+    assert isinstance(drawn, Picture)
+    assert isinstance(expected, Picture)
+    for panel, same in zip(drawn.figure.axes, expected.figure.axes, strict=True):
+        for line, other in zip(panel.lines, same.lines, strict=True):
+            assert list(line.get_ydata()) == list(other.get_ydata())
+
+
+def test_gamma_without_decay_is_shown_beside_gamma_with_it() -> None:
+    *_, sentence, table = FIGURE10.present(measure(RECIPE, CONTROL)).parts
+    assert "at 1.250 (queries) and 1.250 (keys) after 3 epochs; with decay, the same run ends at 0.700" in str(sentence)
+    assert isinstance(table, Table)
+    (row,) = table.rows
+    assert [cell.text for cell in row[-5:]] == ["1.250 ± 0.000"] * 4 + ["1.000"]
+
+
+def test_a_control_that_diverged() -> None:
+    control = run_of([1.0, 1.1, None], weight_decay=0.0)
+    assert "at a value that is not finite (queries)" in str(FIGURE10.present(measure(RECIPE, control)).parts[-2])
+
+
+def test_the_control_may_be_finished_first() -> None:
+    sentence, table = FIGURE10.present(measure(CONTROL, run_of([0.9, 0.8, 0.7], seed=2))).parts[-2:]
+    assert "with decay it is not finished" in str(sentence)
+    assert FIGURE10.present(measure(CONTROL)).parts == (sentence, table)
+
+
+def test_findings_without_a_control_say_so() -> None:
+    """Also those of versions that had none."""
+    data = measure(RECIPE)
+    earlier = {name: value for name, value in data.items() if name != "without_decay"}
+    for findings in (data, earlier):
+        *_, last = FIGURE10.section(findings).parts
+        assert str(last).startswith("A run without weight decay")
+        assert str(last).endswith("is not finished.")

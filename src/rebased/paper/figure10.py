@@ -1,6 +1,6 @@
-"""Figure 10: γ and β of ReBased over training, at several lengths."""
+"""Figure 10: γ and β of ReBased over training, at several lengths; and once more without weight decay."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +25,28 @@ PARAMETERS = {
     "blocks.1.mixer.betas.0": "β of queries",
     "blocks.1.mixer.betas.1": "β of keys",
 }
+GAMMAS = [name for name, title in PARAMETERS.items() if "γ" in title]
+
+_CONTROL = {"seq_len": 256, "d_model": 64, "learning_rate": 3e-3, "seed": 42}
+CONTROLS: dict[str, dict[str, Any]] = {
+    "smoke": {"seq_len": 32, "d_model": 16, "learning_rate": 1e-2, "seed": 42},
+    "small": _CONTROL,
+    "paper": _CONTROL,
+}
+"""By scale, the run that is trained once more without weight decay, to show what decay does to γ. The paper has none.
+With decay, that of `small` went through all epochs and ended near the paper's γ."""
+
+
+def _with_control(grid: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
+    (cell,) = (cell for cell in grid["cells"] if cell["seq_len"] == control["seq_len"])
+    return {**grid, "cells": [*grid["cells"], {**cell, **control, "weight_decay": 0.0}]}
 
 
 def measure(material: Material) -> Data:
-    return {"runs": [_describe(run) for run in material.runs]}
+    """Runs without weight decay are apart: all that is said of the paper's recipe is said of the others alone."""
+    by_recipe = [run for run in material.runs if run.config["weight_decay"] > 0]
+    without_decay = [run for run in material.runs if run.config["weight_decay"] == 0]
+    return {"runs": [_describe(run) for run in by_recipe], "without_decay": [_describe(run) for run in without_decay]}
 
 
 def _describe(run: Run) -> Data:
@@ -55,18 +73,22 @@ def _decay_alone(run: Run) -> list[float]:
 
 
 def present(data: Data) -> Section:
-    runs = data["runs"]
+    runs, without_decay = data["runs"], data.get("without_decay", [])  # which earlier findings do not have
+    parts = [*(_by_recipe(runs) if runs else []), *_without_decay(without_decay, runs)]
+    return Section("Figure 10: what norm and affine learn", tuple(parts))
+
+
+def _by_recipe(runs: Sequence[Data]) -> list[Any]:
     widest = max(run["d_model"] for run in runs)
     chosen = [run for run in runs if run["d_model"] == widest]
-    parts: list[Any] = [
+    return [
         "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
         f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length (dotted). "
         f"{_stopped(runs)} Drawn are means, with a band of one standard deviation, of each length's most accurate run.",
         _decay(runs),
-        _table(runs),
+        _table(_CAPTION, runs),
         Picture("figure10", _draw(chosen), f"Figure 10: γ and β over epochs, d = {widest}"),
     ]
-    return Section("Figure 10: what norm and affine learn", tuple(parts))
 
 
 def _stopped(runs: Sequence[Data]) -> str:
@@ -77,12 +99,7 @@ def _stopped(runs: Sequence[Data]) -> str:
 
 
 def _decay(runs: Sequence[Data]) -> str:
-    pairs = [
-        (run["watched"][name][-1][0], run["decay_alone"][-1])
-        for run in runs
-        for name in PARAMETERS
-        if "γ" in PARAMETERS[name]
-    ]
+    pairs = [(run["watched"][name][-1][0], run["decay_alone"][-1]) for run in runs for name in GAMMAS]
     gaps = [abs(mean - alone) for mean, alone in pairs if mean is not None]
     found = f" At the ends of these runs γ's means are within {max(gaps):.3f} of that." if gaps else ""
     return (
@@ -91,7 +108,33 @@ def _decay(runs: Sequence[Data]) -> str:
     )
 
 
-def _table(runs: Sequence[Data]) -> Table:
+def _without_decay(controls: Sequence[Data], runs: Sequence[Data]) -> list[Any]:
+    if not controls:
+        return ["A run without weight decay, which would show directly what decay does to γ, is not finished."]
+    return [*(_beside(control, runs) for control in controls), _table(f"without weight decay, {_CAPTION}", controls)]
+
+
+def _beside(control: Data, runs: Sequence[Data]) -> str:
+    """Numbers, and no verdict: there is one run of each."""
+    same = [run for run in runs if all(run[name] == control[name] for name in _CONTROL)]
+    with_decay = f"with decay, the same run ends at {_gammas(same[0])}" if same else "with decay it is not finished"
+    return (
+        f"Without weight decay only gradients move γ. Trained so, the run with {control['seq_len']} tokens, d = "
+        f"{control['d_model']}, learning rate {control['learning_rate']:g} and seed {control['seed']} ends with means "
+        f"of γ at {_gammas(control)}; {with_decay}. These are single runs, and need not have the same number of epochs."
+    )
+
+
+def _gammas(run: Data) -> str:
+    means = [run["watched"][name][-1][0] for name in GAMMAS]
+    queries, keys = ("a value that is not finite" if mean is None else f"{mean:.3f}" for mean in means)
+    return f"{queries} (queries) and {keys} (keys) after {run['epochs'][-1]} epochs"
+
+
+_CAPTION = "after the last epoch, mean ± standard deviation over features"
+
+
+def _table(caption: str, runs: Sequence[Data]) -> Table:
     rows: list[list[Cell | str]] = []
     for run in sorted(runs, key=lambda run: (run["seq_len"], run["d_model"], run["learning_rate"], run["seed"])):
         last = [run["watched"][name][-1] for name in PARAMETERS]
@@ -106,7 +149,7 @@ def _table(runs: Sequence[Data]) -> Table:
             ]
         )
     header = ("tokens", "d", "learning rate", "seed", "accuracy", "epochs", *PARAMETERS.values(), "γ by decay alone")
-    return Table.of("after the last epoch, mean ± standard deviation over features", header, rows)
+    return Table.of(caption, header, rows)
 
 
 def _moments(values: Sequence[float | None]) -> str:
@@ -137,7 +180,7 @@ def _draw(runs: Sequence[Data]) -> "Figure":
 FIGURE10 = Experiment(
     name="figure10",
     title="γ and β over training",
-    grids=grids(["rebased"]),
+    grids={scale: _with_control(grid, CONTROLS[scale]) for scale, grid in grids(["rebased"]).items()},
     measure=measure,
     present=present,
     needs="watched",

@@ -164,7 +164,7 @@ def _bound_together(cells: Sequence[Mapping[str, str]]) -> Table:
     for cell in cells:
         lines.setdefault(tuple(cell.get(name, "") for name in others), []).append(cell.get(first, ""))
     rows = [[", ".join(values), *rest] for rest, values in lines.items()]
-    return Table.of("Values that go together", (first, *others), rows)
+    return Table.of("Values that go together, in the place of any above", (first, *others), rows)
 
 
 def _fields(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:

@@ -73,7 +73,7 @@ def similarity_curves(
         *(
             Curve(
                 kernel="rebased",
-                label=f"ReBased, {example}: ({gamma:.2g}x {'+' if beta >= 0 else '−'} {abs(beta):.2g})²",
+                label=f"ReBased, {example}: ({_factor(gamma)}x {'+' if beta >= 0 else '−'} {abs(beta):.2g})²",
                 x=x,
                 y=rebased(gamma, beta),
             )
@@ -82,8 +82,14 @@ def similarity_curves(
     )
 
 
+def _factor(gamma: float) -> str:
+    return "" if gamma == 1 else f"{gamma:.2g}"
+
+
 _COLOURS = {"exp": "#3b3b3b", "based": "#d1495b", "rebased": "#00798c"}
 _DASHES = ("-", "--", ":", "-.")
+Moments = Sequence[float]
+"""Mean and standard deviation."""
 
 
 def draw(curves: Sequence[Curve]) -> "Figure":
@@ -105,6 +111,7 @@ def draw(curves: Sequence[Curve]) -> "Figure":
                 fontsize="small",
                 color=_COLOURS["based"],
                 ha="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
                 arrowprops={"arrowstyle": "-", "color": _COLOURS["based"], "shrinkB": 4},
             )
     axes.axhline(0, color="#3b3b3b", linewidth=0.8, zorder=0)
@@ -124,9 +131,9 @@ def measure(material: Material) -> Data:
 
 
 def _learned(run: Run) -> Data:
-    """The means over features, of a layer's last epoch."""
+    """Means and standard deviations over features, of a layer's last epoch: of queries, and of keys."""
     watched = watched_moments(run)
-    gamma_q, gamma_k, beta_q, beta_k = (watched[name][-1][0] for name in PARAMETERS)
+    gamma_q, gamma_k, beta_q, beta_k = (watched[name][-1] for name in PARAMETERS)
     return {
         "seq_len": run.config["seq_len"],
         "d_model": run.config["d_model"],
@@ -142,24 +149,35 @@ def present(data: Data) -> Section:
     learned = data["learned"]
     if learned is None:
         return Section(_TITLE, (Picture("figure2", draw(similarity_curves()), _CAPTION),))
-    (gamma_q, gamma_k), (beta_q, beta_k) = learned["gamma"], learned["beta"]
-    found = learned_kernel(*(np.array([mean]) for mean in (gamma_q, beta_q, gamma_k, beta_k)))
+    gammas, betas = learned["gamma"], learned["beta"]
     parts: list[Any] = [
         "One dimension, as in the paper's section 4: q = 1, so that k is the scalar product. The learned parabola is "
         f"that of γ and β averaged over a trained layer's features ({learned['seq_len']} tokens, d = "
-        f"{learned['d_model']}, accuracy {learned['accuracy']:.2f} after {learned['epochs']} epochs). It is a picture: "
-        "in 16 dimensions similarity is no function of the scalar product alone.",
+        f"{learned['d_model']}, accuracy {learned['accuracy']:.2f} after {learned['epochs']} epochs), and that of keys "
+        "whose β is a standard deviation less or more. Attention is normalised, so that a factor of all similarities "
+        "cancels: learned parabolas are drawn with the curvature of x². They are pictures: in 16 dimensions similarity "
+        "is no function of the scalar product alone.",
         Table.of(
-            "means over features",
+            "mean ± standard deviation over features",
             ("", "γ", "β"),
             [
-                ["queries", f"{gamma_q:.3f}", f"{beta_q:+.4f}"],
-                ["keys", f"{gamma_k:.3f}", f"{beta_k:+.4f}"],
+                [side, f"{gamma[0]:.3f} ± {gamma[1]:.3f}", f"{beta[0]:+.4f} ± {beta[1]:.4f}"]
+                for side, gamma, beta in zip(("queries", "keys"), gammas, betas, strict=True)
             ],
         ),
-        Picture("figure2", draw(similarity_curves(examples=[(found.slope, found.shift)], example="learned")), _CAPTION),
+        Picture("figure2", draw(similarity_curves(examples=_parabolas(gammas, betas), example="learned")), _CAPTION),
     ]
     return Section(_TITLE, tuple(parts))
+
+
+def _parabolas(gammas: Sequence[Moments], betas: Sequence[Moments]) -> list[tuple[float, float]]:
+    """(γ, β) of the mean parabola, and of those with a standard deviation less and more of keys' β."""
+    (gamma_q, gamma_k), (beta_q, beta_k) = gammas, betas
+    found = [
+        learned_kernel(*(np.array([x]) for x in (gamma_q[0], beta_q[0], gamma_k[0], beta_k[0] + shift * beta_k[1])))
+        for shift in (0, -1, 1)
+    ]
+    return [(1.0, kernel.shift / kernel.slope) if kernel.slope else (0.0, kernel.shift) for kernel in found]
 
 
 _TITLE = "Figure 2: similarity over the scalar product"

@@ -10,10 +10,12 @@ from rebased.ops.triton.conv_silu_kernels import conv_silu_backward_kernel, conv
 from rebased.ops.triton.launch import Launcher
 from rebased.ops.triton.rows import has_rows, strides_of, with_rows
 
-ROWS, WIDTH = 16, 64
-"""Tokens and channels of a tile: eight numbers a thread, and the backward pass has a dozen tiles in registers."""
-TILES = 8
-"""That a program goes through, one after another, with one set of sums."""
+WIDTH = 64
+"""Channels of a program: two a thread, as one load of 16-bit numbers has them."""
+STEPS = 8
+"""Tokens taken at a time: so many loads are under way at once."""
+SPAN = 128
+"""Tokens of a program. Its backward pass reads a few more."""
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -45,12 +47,12 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tenso
 def _grid(x: Tensor) -> tuple[int, list[int]]:
     """How many programs, and the kernels' sizes."""
     B, T, G, W = x.shape
-    num_blocks, num_spans = triton.cdiv(W, WIDTH), triton.cdiv(T, ROWS * TILES)
+    num_blocks, num_spans = triton.cdiv(W, WIDTH), triton.cdiv(T, SPAN)
     return B * G * num_blocks * num_spans, [T, G, W, num_blocks, num_spans]
 
 
 @lru_cache
 def _launcher(direction: str, num_taps: int) -> Launcher:
     kernel = conv_silu_forward_kernel if direction == "forward" else conv_silu_backward_kernel
-    constants = {"K": num_taps, "ROWS": ROWS, "WIDTH": WIDTH, "TILES": TILES}
-    return Launcher(kernel, constants, num_warps=4, num_stages=1)
+    constants = {"K": num_taps, "WIDTH": WIDTH, "STEPS": STEPS, "SPAN": SPAN}
+    return Launcher(kernel, constants, num_warps=1, num_stages=1)

@@ -79,12 +79,25 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "report.html").read_text() == page
 
 
+@pytest.mark.usefixtures("small")
+def test_part_of_the_runs(tmp_path: Path) -> None:
+    """The rest is left for later; what is finished counts, where whole cells are."""
+    status, said = run(
+        "run", "all", "--out", str(tmp_path), "--device", "cpu", "--only", "stack=x2", "--only", "seed=1,2"
+    )
+    assert status == 0, said
+    assert "2 of 4 runs" in said
+    status, said = run("run", "all", "--out", str(tmp_path), "--device", "cpu", "--only", "seed=2")
+    assert "3 of 4 runs (1 not in these numbers: others of their cell are not finished)" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["run", "table7"], "there is no 'table7'; there are figure1,"),
         (["run", "table1", "--scale", "huge"], "scale='huge' is unknown; there are smoke, small, paper"),
         (["run", "table1", "--device", "tpu"], "device='tpu'"),
+        (["run", "table1", "--only", "stack=mamba"], "no run has stack=mamba; there are based,"),
         (["report", "--scale", "huge"], "scale='huge' is unknown"),
         (["report"], "there is no folder"),
         (["run", "table1", "--no-train"], "there is no folder"),

@@ -21,8 +21,10 @@ from rebased.paper.findings import Findings, findings_path, read_findings
 from rebased.paper.ledger import Entry, read_ledger
 from rebased.paper.registry import EXPERIMENTS, find_experiments
 from rebased.paper.report import render_paper_report
+from rebased.paper.selection import select
 from rebased.runs import write_text
 from rebased.training.devices import choose_device
+from rebased.training.folders import name_of
 
 __all__ = ["paper_app"]
 
@@ -68,12 +70,16 @@ def run(
     device: Device = "auto",
     ray_address: RayAddress = None,
     train: Annotated[bool, typer.Option(help="Without, only what is finished is measured.")] = True,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE[,VALUE]", help="Train these runs alone: stack=mamba,rwkv; several times."),
+    ] = None,
 ) -> None:
     """Train what is not finished, and show what was found. Stopped or killed, the same command goes on."""
     try:
-        chosen = find_experiments(names)
-        for experiment in chosen:
-            experiment.configs(scale)
+        experiments = find_experiments(names)
+        configs = [config for experiment in experiments for config in experiment.configs(scale)]
+        chosen = {name_of(config) for config in select(configs, only or [])}
         # Ray trains on the cluster's devices, which this machine may lack; it measures on what it has.
         is_elsewhere = train and engine == "ray" and device == "cuda"
         place = choose_device("auto" if is_elsewhere else device)
@@ -84,10 +90,12 @@ def run(
     make_folder(out)
     trainer = choose_engine(engine, device, jobs, ray_address) if train else None
     console, failed, untrained = make_console(), list[str](), list[str]()
-    for experiment in chosen:
+    for experiment in experiments:
         try:
             with progress() as report:
-                findings, failures = conduct(experiment, scale, out, trainer, device=place, report=report)
+                findings, failures = conduct(
+                    experiment, scale, out, trainer, device=place, report=report, chosen=chosen
+                )
             if not findings.is_empty:
                 section = experiment.section(findings.data)
                 _save_pictures(section, out / scale)

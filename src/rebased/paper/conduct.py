@@ -1,7 +1,7 @@
 """Carrying out an experiment: train what is not finished, measure, and keep what was found."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
@@ -29,18 +29,27 @@ def num_finished(experiment: Experiment, scale: str, out: Path, ledger: dict[str
 
 
 def conduct(
-    experiment: Experiment, scale: str, out: Path, engine: Engine | None, *, device: str, report: Report
+    experiment: Experiment,
+    scale: str,
+    out: Path,
+    engine: Engine | None,
+    *,
+    device: str,
+    report: Report,
+    chosen: Container[str] | None = None,
 ) -> tuple[Findings, tuple[Failed, ...]]:
     """The findings, also written if there are any, and what could not be trained.
 
-    Killed at any moment and called again, it goes on. Without an engine nothing is trained: what is finished is
-    measured.
+    Killed at any moment and called again, it goes on. Of its runs those are trained whose names are ``chosen``, or all;
+    without an engine, none. Whatever is finished is measured.
     """
     configs = experiment.configs(scale)
     sweep, ledger = sweep_folder(out), read_ledger(out)
     serving = _serving(experiment, ledger)
     failures: tuple[Failed, ...] = ()
-    left = [config for config in configs if name_of(config) not in serving]
+    left = [
+        config for config in configs if name_of(config) not in serving and (chosen is None or name_of(config) in chosen)
+    ]
     if engine is not None and left:
         failures = run_sweep(sweep.path, left, engine, report=report).failures
     finished = _finished(sweep, configs, serving)

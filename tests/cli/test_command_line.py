@@ -126,6 +126,29 @@ def test_absent_extra_is_named(absent: str, monkeypatch: pytest.MonkeyPatch) -> 
         main()
 
 
+def test_a_bench_stopped_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_ops, "run_ops_bench", stop)
+    assert run(*TINY) == (130, "")
+
+
+def test_stopped_by_hand_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopping:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "rebased.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+    monkeypatch.delitem(sys.modules, "rebased.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Stopping, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+
+
 def test_main_runs_the_application(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
     monkeypatch.setattr(sys, "argv", ["rebased", "--version"])

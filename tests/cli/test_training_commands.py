@@ -117,7 +117,7 @@ def test_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(execute, "Replicas", stop)
     status, said = run(*MQAR, "--out", tmp_path)
-    assert status == 1
+    assert status == 130
     assert "stopped; the same command goes on from here" in said
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import torch
 import typer
 
-from rebased.cli.console import fail
+from rebased.cli.console import STOPPED, fail
 from rebased.runs import TRAINING
 from rebased.training.devices import choose_device
 from rebased.training.language.config import DTYPES, LanguageRunConfig, RunOptions, steps_for
@@ -143,17 +143,17 @@ def run_training(
         with training_progress(log_every) as report:
             return train(config, open_corpus(data), out, options, report=report)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint")
+        _fail("stopped; the same command goes on from the last checkpoint", status=STOPPED)
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
     except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
         _fail(error)
 
 
-def _fail(message: object) -> NoReturn:
+def _fail(message: object, *, status: int = 1) -> NoReturn:
     if not current_processes().is_main:
-        raise typer.Exit(1) from None
-    fail(message)
+        raise typer.Exit(status) from None
+    fail(message, status=status)
 
 
 def _losses(facts: dict[str, Any]) -> str:

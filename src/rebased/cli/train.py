@@ -9,7 +9,7 @@ import typer
 
 from rebased.analysis.summary import summarize
 from rebased.cli.cells_table import print_cells
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder
 from rebased.cli.sweep_bars import SweepBars
 from rebased.cli.sweep_lines import SweepLines, count
 from rebased.training.boards import check_packages
@@ -52,7 +52,7 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
         with progress() as report:
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here")
+        fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     _show(outcome, out)

@@ -391,5 +391,14 @@ def test_the_command_refuses_in_one_line(arguments: list[str], status: int, mess
     assert not (tmp_path / "run").exists()
 
 
+def test_the_command_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rebased.training.language.train.train", stop)
+    found = command("--out", str(tmp_path / "run"))
+    assert found == (130, "error: stopped; the same command goes on from the last checkpoint")
+
+
 def test_history_leaves_out_time_alone(finished: Path) -> None:
     assert set(lines(finished)[0]) - set(history(finished)[0]) == {"tokens_per_second"}

@@ -42,11 +42,11 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(help=f"Of the optimizer; {_PAPER.steps} by default.")] = None,
     tokens: Annotated[int | None, typer.Option(help="To train on, in place of --steps.")] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate after warm-up.")] = _PAPER.learning_rate,
-    final_lr: Annotated[
-        float, typer.Option(help="Where the cosine ends, as a fraction of --lr.")
+    learning_rate: Annotated[float, typer.Option(help="After warm-up.")] = _PAPER.learning_rate,
+    final_learning_rate: Annotated[
+        float, typer.Option(help="Where the cosine ends, as a fraction of --learning-rate.")
     ] = _PAPER.final_learning_rate,
-    warmup: Annotated[int | None, typer.Option(help="Steps of warm-up; 200, or a tenth of fewer steps.")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="200, or a tenth of fewer steps.")] = None,
     weight_decay: Annotated[float, typer.Option(help="Not of norms, biases, γ and β.")] = _PAPER.weight_decay,
     clip: Annotated[float, typer.Option(help="Largest norm of the gradients; 0 is none.")] = _PAPER.clip,
     beta1: Annotated[float, typer.Option(help="Of AdamW.")] = _PAPER.beta1,
@@ -96,9 +96,9 @@ def train(
             seq_len=seq_len,
             batch_size=batch_size,
             steps=steps,
-            learning_rate=lr,
-            final_learning_rate=final_lr,
-            warmup_steps=min(_PAPER.warmup_steps, max(steps, 0) // 10) if warmup is None else warmup,
+            learning_rate=learning_rate,
+            final_learning_rate=final_learning_rate,
+            warmup_steps=min(_PAPER.warmup_steps, max(steps, 0) // 10) if warmup_steps is None else warmup_steps,
             weight_decay=weight_decay,
             clip=clip,
             beta1=beta1,

@@ -241,7 +241,7 @@ def test_the_paper_s_schedule() -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"model": "transformer"}, {}, "model='transformer' is unknown; there are attention"),
+        ({"model": "transformer"}, {}, "model='transformer' is no preset; there are attention"),
         ({"changes": {"hiden_size": 3}}, {}, "a model has no hiden_size; there are vocab_size, hidden_size"),
         ({"changes": {"max_position_embeddings": 16}}, {}, "seq_len=32 is more than max_position_embeddings=16"),
         ({"changes": {"vocab_size": 64}}, {}, "vocab_size=64 is less than the corpus's 257"),
@@ -375,6 +375,10 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
         (["--steps", "3", "--tokens", "5"], 2, "give --steps or --tokens, not both"),
         (["--set", "hidden_size"], 2, "'hidden_size' must be of the form name=value"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
+        (["--learning-rate", "0"], 2, "learning_rate=0.0 must be finite and positive"),
+        (["--final-learning-rate", "2"], 2, "final_learning_rate=2.0 is a fraction"),
+        (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
+        (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),
         (["--steps", "2", "--batch-size", "9999"], 1, "less than one batch"),
         (
             ["--batch-size", "4", "--seq-len", "32", "--set", "num_attention_heads=0"],

@@ -16,6 +16,7 @@ from rebased.training.boards import check_packages
 from rebased.training.devices import DEVICES
 from rebased.training.engines import ENGINES, Engine, make_engine
 from rebased.training.events import Report
+from rebased.training.folders import SweepFolder
 from rebased.training.recall import RecallConfig
 from rebased.training.sweep import SweepOutcome, run_sweep
 
@@ -45,7 +46,8 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
     """Train what is not finished, print the table, say where things are; status 1 if something failed."""
     try:
         check_packages(wandb=wandb_project is not None)
-    except ImportError as error:
+        SweepFolder(out).check()
+    except (ImportError, ValueError, OSError) as error:
         fail(error)
     make_folder(out)
     try:

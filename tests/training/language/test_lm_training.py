@@ -284,7 +284,7 @@ def test_bad_configurations(changes: dict[str, Any], message: str) -> None:
 
 def test_a_model_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"has a model that was not trained here"):
+    with pytest.raises(ValueError, match=r"is neither empty nor a run: there is no run.json; choose another folder"):
         train_small(tmp_path)
     assert (tmp_path / "config.json").read_text() == "{}"
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from rebased.cli.app import app
+from rebased.corpora import prepare
 from rebased.hf import RebasedForCausalLM
 from rebased.models.block import Block
 from rebased.training.language.config import LanguageRunConfig
@@ -247,7 +248,7 @@ def test_the_paper_s_schedule() -> None:
         ({"changes": {"vocab_size": 64}}, {}, "vocab_size=64 is less than the corpus's 257"),
         ({}, {"micro_batch": 3}, "micro_batch=3 must divide the sequences of a process in a step, 4"),
         ({"batch_size": 10_000}, {}, "less than one batch of batch_size=10000"),
-        ({"seq_len": 10**6}, {}, "corpus 'corpus' has 0 sequences of seq_len=1000000"),
+        ({"seq_len": 10**6}, {}, r"train has \d+ tokens, no window of length=1000000"),
         ({}, {"device": "tpu"}, "device='tpu' is unknown"),
         ({}, {"fsdp": True}, "fsdp=True needs CUDA devices"),
         ({"crossing": False}, {"compile": True}, "compile=True does not go with crossing=False"),
@@ -301,6 +302,18 @@ def test_a_run_killed_at_its_first_file_begins_anew(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     train_small(tmp_path)
     assert (tmp_path / "training.json").exists()
+
+
+@pytest.mark.parametrize("crossing", [True, False])
+@pytest.mark.parametrize("held_out", [None, "short"], ids=["nothing held out", "less than a sequence held out"])
+def test_training_needs_no_validation(held_out: str | None, crossing: bool, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 200)
+    (tmp_path / "held_out.txt").write_text(held_out or "")
+    validation = [tmp_path / "held_out.txt"] if held_out else 0.0
+    text = prepare([tmp_path / "text.txt"], tmp_path / "corpus", validation=validation)
+    config = small_run(steps=1, warmup_steps=0, batch_size=1, crossing=crossing)
+    facts = train(config, text, tmp_path / "run", small_options())
+    assert (facts["validation_loss"] is None) == (crossing or not held_out)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:

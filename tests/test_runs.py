@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,16 @@ def test_several_may_write_one_file(tmp_path: Path) -> None:
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
     assert path.read_text() in ("a" * 1000, "b" * 1000)
     assert [each.name for each in tmp_path.iterdir()] == ["text"]
+
+
+def test_another_process_may_begin_while_a_folder_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first files came after the first of them was looked for, and were taken for somebody else's."""
+    listed = Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        for name in ("plan.json", "log.txt"):
+            (folder / name).touch()
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    runs.check_vacant(tmp_path, "a sweep", first="plan.json")

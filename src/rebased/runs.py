@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,18 @@ def write_weights(folder: Path, weights: "dict[str, Tensor]") -> None:
 def write_result(folder: Path, result: dict[str, Any]) -> None:
     """What makes the run a finished one; nothing of it may be written after this."""
     write_text(folder / RESULT, _pretty(result))
+
+
+def check_vacant(folder: Path, what: str, *, first: str, others: Collection[str] = ()) -> None:
+    """ValueError if somebody else's files are there: any, unless ``first`` is, the file that ours begin with.
+
+    ``others`` of ours may be there without it, and so may hidden files, ours on their way. The folder is listed before
+    ``first`` is looked for: other processes may be beginning there, and whoever saw a later file then finds it.
+    """
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    strangers = {name for name in names if not name.startswith(".")} - {*others}
+    if strangers and not (folder / first).exists():
+        raise ValueError(f"{folder} is neither empty nor {what}: there is no {first}; choose another folder")
 
 
 def write_text(path: Path, text: str, *, durable: bool = True, shared: bool = False) -> None:

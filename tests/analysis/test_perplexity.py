@@ -15,7 +15,7 @@ from evaluation_cases import DOCUMENTS, Token, make_corpus, perplexity_of, predi
 from rebased.analysis.checkpoint import load_checkpoint
 from rebased.analysis.evaluation import Evaluation, EvaluationConfig, Group
 from rebased.analysis.perplexity import evaluate
-from rebased.corpora import Corpus, open_corpus
+from rebased.corpora import Corpus, open_corpus, prepare
 
 LENGTH = 150  # over the first bucket's end, and no divisor of anything
 EXACT = {"rel": 1e-9}
@@ -198,6 +198,14 @@ def test_what_does_not_fit_ends_before_any_work(
     monkeypatch.setattr("rebased.analysis.perplexity.TokenLosses", no_work)
     with pytest.raises(ValueError, match=message):
         evaluated(tmp_path, corpus, **{"length": 300} | options)
+
+
+def test_nothing_was_held_out(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat")
+    empty = prepare([tmp_path / "text.txt"], tmp_path / "corpus", validation=0.0)
+    for crossing in (True, False):
+        with pytest.raises(ValueError, match="validation has no tokens: there is nothing to predict"):
+            evaluated(save_model(tmp_path / "model"), empty, crossing=crossing)
 
 
 def test_too_small_a_vocabulary(corpus: Corpus, tmp_path: Path) -> None:

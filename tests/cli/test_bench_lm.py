@@ -17,7 +17,7 @@ from rebased.cli.app import app
 from rebased.hf import presets
 
 LM = ["bench", "lm", "--models=tiny-attention,tiny", "--threads=1", "--repetitions=1"]
-GENERATE = [*LM, "--generate", "--lengths=8,20", "--batch-size=2", "--new-tokens=3"]
+GENERATE = [*LM, "--generate", "--contexts=8,20", "--batch-size=2", "--new-tokens=3"]
 TRAIN = [*LM, "--train", "--lengths=8,16", "--tokens=32"]
 
 
@@ -136,7 +136,8 @@ def test_defaults_are_the_configs(arguments: list[str], expected: Any, monkeypat
         (LM, "give --generate or --train"),
         ([*GENERATE, "--train"], "give --generate or --train"),
         ([*GENERATE, "--models", "gpt"], "models: 'gpt' is unknown"),
-        ([*GENERATE, "--lengths", "8,many"], "lengths: '8,many' is not a list"),
+        ([*GENERATE, "--contexts", "8,many"], "contexts: '8,many' is not a list"),
+        ([*GENERATE, "--contexts", "0"], "contexts: 0 is not a positive integer"),
         ([*GENERATE, "--new-tokens", "0"], "new_tokens: 0"),
         ([*GENERATE, "--models", ","], "models is empty; it may hold attention"),
         ([*TRAIN, "--models", ","], "models is empty; it may hold attention"),
@@ -149,6 +150,8 @@ def test_defaults_are_the_configs(arguments: list[str], expected: Any, monkeypat
         ([*TRAIN, "--device", "cuda"], "torch sees no CUDA device"),
         ([*TRAIN, "--new-tokens", "8"], "--new-tokens goes with --generate, not with --train"),
         ([*TRAIN, "--batch-size", "64"], "--batch-size goes with --generate, not with --train"),
+        ([*TRAIN, "--contexts", "8"], "--contexts goes with --generate, not with --train"),
+        ([*GENERATE, "--lengths", "8"], "--lengths goes with --train, not with --generate"),
         ([*GENERATE, "--tokens", "8"], "--tokens goes with --train, not with --generate"),
         ([*GENERATE, "--no-compile"], "--compile goes with --train, not with --generate"),
     ],

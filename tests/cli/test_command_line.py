@@ -1,5 +1,6 @@
 """`rebased` and `rebased bench ops`: what they print, write and refuse."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -8,12 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import rebased
+from rebased.analysis.evaluation import EvaluationConfig
+from rebased.bench.config import OpsBenchConfig
+from rebased.bench.decode_results import DecodeBenchConfig
+from rebased.bench.lm_generate_results import GenerateBenchConfig
+from rebased.bench.lm_train_results import TrainBenchConfig
+from rebased.bench.mixer_results import MixerBenchConfig
+from rebased.bench.mqar_results import MqarBenchConfig
 from rebased.bench.verify import WrongBackendError
 from rebased.cli import bench_ops, main
 from rebased.cli.app import app
+from rebased.training.language.config import LanguageRunConfig, RunOptions
 
 _SIZES = {"lengths": "16,32", "num-heads": 2, "feature-dim": 4, "head-dim": 8}
 _SPEED = {"threads": 1, "min-repetitions": 1, "min-seconds": 0}
@@ -37,6 +47,28 @@ def test_help_names_the_commands() -> None:
     _, said = run("--help")
     assert "bench" in said
     assert "quickstart" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "configs", "others"),
+    [
+        (["bench", "decode"], [DecodeBenchConfig], {"seed"}),
+        (["bench", "lm"], [GenerateBenchConfig, TrainBenchConfig], {"seed"}),
+        (["bench", "mixers"], [MixerBenchConfig], {"seed"}),
+        (["bench", "mqar"], [MqarBenchConfig], set()),
+        (["bench", "ops"], [OpsBenchConfig], {"seed"}),
+        (["lm", "eval"], [EvaluationConfig], set()),
+        (["lm", "train"], [LanguageRunConfig, RunOptions], {"model", "changes", "wandb_project"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and isinstance(value[0], str) else "",
+)
+def test_options_have_the_names_that_messages_have(command: list[str], configs: list[Any], others: set[str]) -> None:
+    """`--lr` was refused as learning_rate. ``others`` are no options, or have messages that fit another name."""
+    found: Any = typer.main.get_command(app)
+    for name in command:
+        found = found.commands[name]
+    options = {option.removeprefix("--").replace("-", "_") for each in found.params for option in each.opts}
+    assert {field.name for config in configs for field in dataclasses.fields(config)} - options == others
 
 
 def test_bench_prints_a_table_and_writes_json(tmp_path: Path) -> None:
@@ -124,6 +156,29 @@ def test_absent_extra_is_named(absent: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(SystemExit, match=f"needs {absent}: pip install typer rich"):
         main()
+
+
+def test_a_bench_stopped_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_ops, "run_ops_bench", stop)
+    assert run(*TINY) == (130, "")
+
+
+def test_stopped_by_hand_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopping:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "rebased.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+    monkeypatch.delitem(sys.modules, "rebased.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Stopping, *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 def test_main_runs_the_application(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

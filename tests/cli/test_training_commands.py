@@ -117,7 +117,7 @@ def test_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(execute, "Replicas", stop)
     status, said = run(*MQAR, "--out", tmp_path)
-    assert status == 1
+    assert status == 130
     assert "stopped; the same command goes on from here" in said
 
 
@@ -150,6 +150,43 @@ def test_bad_grid_ends_before_any_work(tmp_path: Path) -> None:
     assert status == 2
     assert "RecallConfig has no width; there are" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["mqar", "sweep"])
+def test_what_is_in_a_folder_stays_alone_there(command: str, tmp_path: Path) -> None:
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID)
+    out.mkdir()
+    (out / "book.txt").write_text("text")
+    arguments = MQAR if command == "mqar" else ["sweep", grid, "--device", "cpu"]
+    status, said = run(*arguments, "--out", out)
+    assert status == 1
+    assert f"{out} is neither empty nor a sweep: there is no plan.json; choose another folder" in said
+    assert [path.name for path in out.iterdir()] == ["book.txt"]
+
+
+def test_a_sweep_killed_at_its_first_file_begins_anew(tmp_path: Path) -> None:
+    for name in ("plan.lock", ".plan.json.partial"):
+        (tmp_path / name).touch()
+    status, said = run(*MQAR, "--out", tmp_path)
+    assert status == 0, said
+
+
+def test_runs_without_their_plan_are_a_sweep(tmp_path: Path) -> None:
+    """As somebody may have copied them."""
+    run(*MQAR, "--out", tmp_path)
+    for name in ("plan.json", "plan.lock"):
+        (tmp_path / name).unlink()
+    status, said = run(*MQAR, "--out", tmp_path)
+    assert status == 0, said
+    assert "all finished" in said
+
+
+def test_a_sweep_may_lie_beside_other_files(tmp_path: Path) -> None:
+    run(*MQAR, "--out", tmp_path)
+    (tmp_path / "log.txt").write_text("")
+    status, said = run(*MQAR, "--out", tmp_path)
+    assert status == 0, said
 
 
 def test_absent_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

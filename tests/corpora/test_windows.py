@@ -37,6 +37,10 @@ def test_crossing(lengths: list[int], length: int) -> None:
         split = make_split(Path(name), lengths)
         stream = all_tokens(split)
         owners = np.repeat(np.arange(split.num_documents), split.documents.lengths)
+        if len(stream) < length:
+            with pytest.raises(ValueError, match=f"train has {len(stream)} tokens, no window of length={length}; "):
+                Windows(split, length)
+            return
         windows = Windows(split, length)
         assert len(windows) == len(stream) // length
         for index in range(len(windows)):
@@ -149,6 +153,10 @@ def test_bounds(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"start={start}, stop={stop} must be ordered and within 0 and 13"):
             split.tokens(start, stop)
     assert split.tokens(13, 13).tolist() == []
+    message = "train has 13 tokens, no window of length=14; a length up to 13 would do, or crossing=False"
+    with pytest.raises(ValueError, match=message):
+        Windows(split, 14)
+    assert [len(Windows(split, 13)), len(Windows(split, 14, crossing=False))] == [1, 1]
     nothing = open_corpus(split.folder).split("validation")
     assert [len(Windows(nothing, 4, crossing=crossing)) for crossing in (True, False)] == [0, 0]
 

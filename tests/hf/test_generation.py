@@ -122,6 +122,41 @@ def test_prompts_padded_on_the_right_are_refused() -> None:
         model.generate(tokens, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "lengths", "message"),
+    [
+        ("tokens", {"max_new_tokens": 56}, "max_new_tokens=56 after a prompt of 10 tokens need 65 positions"),
+        ("embeddings", {"max_new_tokens": 56}, "max_new_tokens=56 after a prompt of 10 tokens need 65 positions"),
+        ("padded", {"max_new_tokens": 58}, "max_new_tokens=58 after a prompt of 8 tokens need 65 positions"),
+        ("tokens", {"max_length": 66}, "max_length=66 needs 65 positions"),
+    ],
+    ids=["tokens", "embeddings", "padded", "max_length"],
+)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_more_than_there_are_positions_is_refused_before_the_first_token(
+    prompt: str, lengths: dict[str, int], message: str, use_cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed at the last of them."""
+    model, tokens = small_model(), some_tokens(2, 10)
+    inputs = {
+        "tokens": {"input_ids": tokens},
+        "embeddings": {"inputs_embeds": model.get_input_embeddings()(tokens).detach()},
+        "padded": {"input_ids": tokens, "attention_mask": torch.tensor([[0, 0] + [1] * 8, [0] * 5 + [1] * 5])},
+    }[prompt]
+    options = {"use_cache": use_cache, **GREEDY}
+    fitting = {name: length - 1 for name, length in lengths.items()}
+    expected = 65 if "max_length" in lengths else fitting["max_new_tokens"] + 10 * (prompt != "embeddings")
+    assert model.generate(**inputs, **fitting, **options).shape[1] == expected
+    monkeypatch.setattr(model.model, "forward", lambda *_, **__: pytest.fail("a token was computed"))
+    with pytest.raises(ValueError, match=f"{message}, more than the model's 64"):
+        model.generate(**inputs, **lengths, **options)
+
+
+def test_without_a_limit_any_length_is_generated() -> None:
+    model, tokens = small_model(position_embedding_type="none"), some_tokens(1, 10)
+    assert model.generate(tokens, max_new_tokens=60, **GREEDY).shape[1] == 70
+
+
 def test_the_byte_tokenizer_pads_on_the_left() -> None:
     batch = byte_tokenizer()(["abc", "d"], return_tensors="pt", padding=True)
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]

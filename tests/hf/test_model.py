@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from hf_cases import MIXER_NAMES, VOCABULARY, small_config, small_model, some_to
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
 
+from rebased.analysis.checkpoint import load_checkpoint
 from rebased.hf import PRESETS, RebasedConfig, RebasedForCausalLM, RebasedModel, preset
+from rebased.layers import MIXERS
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -56,6 +59,19 @@ def test_saved_and_loaded(mixer: str, tmp_path: Path) -> None:
     assert loaded.config.layer_types == ["short_conv", mixer]
     assert isinstance(AutoModel.from_pretrained(tmp_path), RebasedModel)
     assert loaded.lm_head.weight is loaded.get_input_embeddings().weight
+
+
+def test_a_mixer_that_was_not_imported_is_named(tmp_path: Path) -> None:
+    """Of a saved model, in another process."""
+    with patch.dict(MIXERS, {"mine": MIXERS["short_conv"]}):
+        small_model("rebased", "mine").save_pretrained(tmp_path)
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    message = (
+        "there is no mixer 'mine'; .*; one of your own must be imported first, so that it is in rebased.layers.MIX"
+    )
+    for load in (AutoConfig.from_pretrained, AutoModelForCausalLM.from_pretrained, load_checkpoint):
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
 
 
 def test_a_program_that_never_heard_of_us(tmp_path: Path) -> None:

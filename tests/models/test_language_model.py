@@ -221,7 +221,7 @@ def test_seq_len_reaches_the_mixers_that_need_it() -> None:
         (lambda: LayerConfig(mixer="hyena"), r"do not fit mixer='hyena', which takes \(seq_len, order=2"),
         (lambda: ModelConfig.from_dict({"d_model": 3, "seq_len": 2, "layers": ["based"]}), "layers has 'based'; each"),
         (lambda: ModelConfig.from_dict({"d_model": 3}), "ModelConfig needs seq_len, layers"),
-        (lambda: LayerConfig(mixer="s4"), "mixer='s4' is unknown; it may be 'rebased', 'based'"),
+        (lambda: LayerConfig(mixer="s4"), "there is no mixer 's4'; there are rebased, based"),
         (lambda: LayerConfig(mixer="based", norm="batch"), "norm='batch' is unknown; it may be 'layer', 'rms'"),
         (lambda: replace(preset("mqar-based"), layers=()), "must be one LayerConfig or more"),
         (lambda: replace(preset("mqar-based"), embedding_dropout=1.0), "embedding_dropout=1.0 must be at least 0"),

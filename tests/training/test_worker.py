@@ -55,6 +55,16 @@ def test_one_that_has_nothing_to_do_ends_by_itself() -> None:
     assert worker._process.exitcode == 0
 
 
+def test_one_that_is_still_importing_leaves_interrupts_to_who_started_it() -> None:
+    """Ctrl-C goes to all; it said so with a traceback."""
+    worker = Worker("cpu", 1)
+    assert worker._process.pid is not None
+    os.kill(worker._process.pid, signal.SIGINT)
+    worker.stop()
+    assert worker._process.exitcode == 0
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def test_one_at_work_is_ended_at_once(tmp_path: Path) -> None:
     worker = busy_worker(tmp_path)
     worker.stop()

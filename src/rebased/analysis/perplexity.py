@@ -98,8 +98,7 @@ def _make_windows(checkpoint: Checkpoint, corpus: Corpus, config: EvaluationConf
         raise ValueError(f"length={length} is more than the model's {limit} positions")
     windows = Windows(split, length, crossing=config.crossing)
     if not len(windows):
-        most = f"a length up to {split.num_tokens} would do" if split.num_tokens > 1 else "there is nothing to predict"
-        raise ValueError(f"{config.split} has {split.num_tokens} tokens, no window of length={length}; {most}")
+        raise ValueError(f"{config.split} has no tokens: there is nothing to predict")
     return windows
 
 

@@ -18,4 +18,6 @@ def main() -> None:
         if absent not in {"typer", "rich"}:
             raise
         sys.exit(f"the `rebased` command needs {absent}: pip install typer rich")
+    except KeyboardInterrupt:  # importing takes seconds; typer ends commands with this status itself
+        sys.exit(130)
     app()

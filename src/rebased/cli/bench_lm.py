@@ -36,11 +36,16 @@ def bench_lm(
     models: Annotated[
         str, typer.Option(help="Presets of rebased.hf with commas between; ratios are over the first.")
     ] = ",".join(_TRAIN.models),
+    contexts: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Tokens of the prompts of generate, with commas between ({','.join(map(str, _GENERATE.contexts))})."
+        ),
+    ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            help=f"Tokens of a prompt ({','.join(map(str, _GENERATE.contexts))}) or of a sequence in training "
-            f"({','.join(map(str, _TRAIN.lengths))}), with commas between."
+            help=f"Tokens per sequence in training, with commas between ({','.join(map(str, _TRAIN.lengths))})."
         ),
     ] = None,
     batch_size: Annotated[
@@ -64,20 +69,20 @@ def bench_lm(
     """Time language models, ours beside softmax attention's."""
     if generate == train:
         raise typer.BadParameter("give --generate or --train, which say what to time")
-    of_generate, of_train = _given(batch_size=batch_size, new_tokens=new_tokens), _given(tokens=tokens, compile=compile)
-    if generate:
-        _refuse(of_train, "goes with --train, not with --generate")
-    else:
-        _refuse(of_generate, "goes with --generate, not with --train")
     try:
+        of_generate = _given(contexts=_numbers("contexts", contexts), batch_size=batch_size, new_tokens=new_tokens)
+        of_train = _given(lengths=_numbers("lengths", lengths), tokens=tokens, compile=compile)
+        if generate:
+            _refuse(of_train, "goes with --train, not with --generate")
+        else:
+            _refuse(of_generate, "goes with --generate, not with --train")
         require_packages("a bench of language models", "transformers")
-        numbers = None if lengths is None else parse_numbers("lengths", lengths)
         both = _given(device=device, dtype=dtype, models=parse_names(models), repetitions=repetitions, threads=threads)
         config: Any
         if generate:
-            config = GenerateBenchConfig(**both | of_generate | _given(contexts=numbers))
+            config = GenerateBenchConfig(**both | of_generate)
         else:
-            config = TrainBenchConfig(**both | {"compile": device == "cuda"} | of_train | _given(lengths=numbers))
+            config = TrainBenchConfig(**both | {"compile": device == "cuda"} | of_train)
         config.check_machine()
     except ImportError as error:
         fail(error)
@@ -96,6 +101,10 @@ def bench_lm(
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else parse_numbers(name, text)
 
 
 def _refuse(options: dict[str, Any], reason: str) -> None:

@@ -6,7 +6,10 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-__all__ = ["fail", "make_console", "make_folder"]
+__all__ = ["STOPPED", "fail", "make_console", "make_folder"]
+
+STOPPED = 130
+"""The status of a command that Ctrl-C ended: 128 and the signal's number, as shells have it."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -15,10 +18,10 @@ def make_console(*, stderr: bool = False) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, width=160, no_color=True)
 
 
-def fail(message: object) -> NoReturn:
-    """End the command with status 1 and ``message`` on stderr: for what is wrong beyond the arguments."""
+def fail(message: object, *, status: int = 1) -> NoReturn:
+    """End the command with ``status`` and ``message`` on stderr: for what is wrong beyond the arguments."""
     make_console(stderr=True).print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1) from None
+    raise typer.Exit(status) from None
 
 
 def make_folder(folder: Path) -> None:

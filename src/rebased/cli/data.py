@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rebased.cli.console import fail, make_console
+from rebased.cli.console import STOPPED, fail, make_console
 from rebased.cli.data_progress import data_progress
 from rebased.cli.data_table import print_corpus
 from rebased.corpora import Corpus, open_corpus
@@ -66,7 +66,7 @@ def prepare(
             )
         print_corpus(corpus, make_console())
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here")
+        fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, OSError) as error:
         fail(error)
     if not corpus.split("validation").num_documents and (validation or validation_share):

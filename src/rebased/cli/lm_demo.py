@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder
 from rebased.cli.lm_generate import generate
 from rebased.cli.lm_train import run_training
 from rebased.cli.numbers import ABSENT
@@ -83,7 +83,7 @@ def _prepare(folder: Path) -> "Corpus":
         with make_console(stderr=True).status("reading Python's library"):
             return prepare(["python"], folder, tokenizer="bytes")
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here")
+        fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, OSError) as error:
         fail(error)
 
@@ -99,7 +99,7 @@ def _evaluate(model: Path, corpus: "Corpus", device: str) -> None:
         with current(device), make_console(stderr=True).status("evaluating"):
             found = evaluate(load_checkpoint(model), corpus, config, device=device)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here")
+        fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     print_evaluation(found, corpus.name, make_console())

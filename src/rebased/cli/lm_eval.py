@@ -13,7 +13,7 @@ import typer
 
 from rebased.analysis.evaluation import DTYPES, Evaluation, EvaluationConfig
 from rebased.analysis.recurrence import RECURRENCES
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder
 from rebased.cli.evaluation_table import print_evaluation
 from rebased.cli.model_folder import check_model_folder
 from rebased.environment import describe_environment
@@ -69,7 +69,7 @@ def evaluate_model(
         require_packages("evaluation", "transformers")
         record = _evaluate(folder, data, config, place)
     except KeyboardInterrupt:
-        fail("stopped")
+        fail("stopped", status=STOPPED)
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     if out is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from rebased.cli.console import fail
+from rebased.cli.console import STOPPED, fail
 from rebased.cli.model_folder import check_model_folder
 from rebased.training.devices import DEVICES, choose_device
 from rebased.training.packages import require_packages
@@ -66,7 +66,7 @@ def generate(
             **tokens, max_new_tokens=max_new_tokens, streamer=streamer, pad_token_id=tokenizer.pad_token_id, **how
         )
     except KeyboardInterrupt:
-        fail("stopped")
+        fail("stopped", status=STOPPED)
     except (ValueError, RuntimeError) as error:
         fail(error)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import torch
 import typer
 
-from rebased.cli.console import fail
+from rebased.cli.console import STOPPED, fail
 from rebased.runs import TRAINING
 from rebased.training.devices import choose_device
 from rebased.training.language.config import DTYPES, LanguageRunConfig, RunOptions, steps_for
@@ -42,11 +42,11 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(help=f"Of the optimizer; {_PAPER.steps} by default.")] = None,
     tokens: Annotated[int | None, typer.Option(help="To train on, in place of --steps.")] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate after warm-up.")] = _PAPER.learning_rate,
-    final_lr: Annotated[
-        float, typer.Option(help="Where the cosine ends, as a fraction of --lr.")
+    learning_rate: Annotated[float, typer.Option(help="After warm-up.")] = _PAPER.learning_rate,
+    final_learning_rate: Annotated[
+        float, typer.Option(help="Where the cosine ends, as a fraction of --learning-rate.")
     ] = _PAPER.final_learning_rate,
-    warmup: Annotated[int | None, typer.Option(help="Steps of warm-up; 200, or a tenth of fewer steps.")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="200, or a tenth of fewer steps.")] = None,
     weight_decay: Annotated[float, typer.Option(help="Not of norms, biases, γ and β.")] = _PAPER.weight_decay,
     clip: Annotated[float, typer.Option(help="Largest norm of the gradients; 0 is none.")] = _PAPER.clip,
     beta1: Annotated[float, typer.Option(help="Of AdamW.")] = _PAPER.beta1,
@@ -96,9 +96,9 @@ def train(
             seq_len=seq_len,
             batch_size=batch_size,
             steps=steps,
-            learning_rate=lr,
-            final_learning_rate=final_lr,
-            warmup_steps=min(_PAPER.warmup_steps, max(steps, 0) // 10) if warmup is None else warmup,
+            learning_rate=learning_rate,
+            final_learning_rate=final_learning_rate,
+            warmup_steps=min(_PAPER.warmup_steps, max(steps, 0) // 10) if warmup_steps is None else warmup_steps,
             weight_decay=weight_decay,
             clip=clip,
             beta1=beta1,
@@ -143,17 +143,17 @@ def run_training(
         with training_progress(log_every) as report:
             return train(config, open_corpus(data), out, options, report=report)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint")
+        _fail("stopped; the same command goes on from the last checkpoint", status=STOPPED)
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
     except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
         _fail(error)
 
 
-def _fail(message: object) -> NoReturn:
+def _fail(message: object, *, status: int = 1) -> NoReturn:
     if not current_processes().is_main:
-        raise typer.Exit(1) from None
-    fail(message)
+        raise typer.Exit(status) from None
+    fail(message, status=status)
 
 
 def _losses(facts: dict[str, Any]) -> str:

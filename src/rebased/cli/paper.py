@@ -10,7 +10,7 @@ import typer
 from rich.table import Table as RichTable
 
 from rebased.analysis.pages import Section
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder
 from rebased.cli.section import print_section
 from rebased.cli.sweep_lines import count
 from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
@@ -101,7 +101,7 @@ def run(
                 _save_pictures(section, out / scale)
                 print_section(section, console)
         except KeyboardInterrupt:
-            fail("stopped; the same command goes on from here")
+            fail("stopped; the same command goes on from here", status=STOPPED)
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             failed.append(f"{experiment.name}: {error}")
             continue

@@ -9,13 +9,14 @@ import typer
 
 from rebased.analysis.summary import summarize
 from rebased.cli.cells_table import print_cells
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder
 from rebased.cli.sweep_bars import SweepBars
 from rebased.cli.sweep_lines import SweepLines, count
 from rebased.training.boards import check_packages
 from rebased.training.devices import DEVICES
 from rebased.training.engines import ENGINES, Engine, make_engine
 from rebased.training.events import Report
+from rebased.training.folders import SweepFolder
 from rebased.training.recall import RecallConfig
 from rebased.training.sweep import SweepOutcome, run_sweep
 
@@ -45,14 +46,15 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
     """Train what is not finished, print the table, say where things are; status 1 if something failed."""
     try:
         check_packages(wandb=wandb_project is not None)
-    except ImportError as error:
+        SweepFolder(out).check()
+    except (ImportError, ValueError, OSError) as error:
         fail(error)
     make_folder(out)
     try:
         with progress() as report:
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here")
+        fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     _show(outcome, out)

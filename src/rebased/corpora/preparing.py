@@ -22,6 +22,7 @@ from rebased.corpora.request import Request, check_same, make_request
 from rebased.corpora.state import STATE, State, read_state, write_state
 from rebased.corpora.writing import CorpusWriter, Progress
 from rebased.locks import alone_in
+from rebased.runs import check_vacant
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -81,8 +82,8 @@ def _begin_or_go_on(out: Path, fields: dict[str, Any]) -> State:
         # Nothing counts yet, so other arguments are welcome; but their files may be fewer.
         for path in (*out.glob("*.tokens"), *out.glob("*.documents")):
             path.unlink()
-    elif any(not path.name.startswith(".") for path in out.iterdir()):
-        raise ValueError(f"{out} is neither empty nor a corpus; give another folder")
+    else:
+        check_vacant(out, "a corpus", first=MANIFEST)
     state = State.at_the_beginning(fields)
     write_state(out, state)
     return state

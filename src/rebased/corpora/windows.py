@@ -30,6 +30,7 @@ class Windows(Dataset[dict[str, Tensor]]):
 
     Crossing the borders of documents, window i is the tokens ``i * length`` to ``(i + 1) * length`` of the stream, as
     ``input_ids``, and as ``labels`` but for the first, which is -100; what fills no window at the end is left out.
+    ValueError for a text that fills none; of an empty split there are no windows.
 
     Otherwise whole documents are packed into windows; one longer than a window is cut into pieces as long as it. With
     ``input_ids`` come ``position_ids``, which begin anew at 0 with each document or piece, and ``labels``: the tokens,
@@ -40,6 +41,11 @@ class Windows(Dataset[dict[str, Tensor]]):
     def __init__(self, split: Split, length: int, *, crossing: bool = True) -> None:
         if length < 1:
             raise ValueError(f"length={length} must be positive")
+        if crossing and 0 < split.num_tokens < length:
+            raise ValueError(
+                f"{split.name} has {split.num_tokens} tokens, no window of length={length}; a length up to "
+                f"{split.num_tokens} would do, or crossing=False, which pads"
+            )
         self.split = split
         self.length = length
         self.crossing = crossing

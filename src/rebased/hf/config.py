@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 from rebased.hf.remote import AUTO_MAP, write_module
 from rebased.layers import MIXERS
 from rebased.models import LayerConfig, ModelConfig
-from rebased.models.config import POSITIONS
+from rebased.models.config import POSITIONS, check_mixers
 
 __all__ = ["RebasedConfig"]
 
@@ -169,9 +169,7 @@ class RebasedConfig(PretrainedConfig):
         """In place of the base class's: ours are mixers."""
         if self.layer_types is None:
             return
-        unknown = sorted({name for name in (*self.layer_types, *self.layer_options) if name not in MIXERS})
-        if unknown:
-            raise ValueError(f"there is no mixer {', '.join(map(repr, unknown))}; there are {', '.join(MIXERS)}")
+        check_mixers(*self.layer_types, *self.layer_options)
         if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(
                 f"layer_types has {len(self.layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}; "

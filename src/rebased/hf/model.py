@@ -240,11 +240,36 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         return logits
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers. ValueError for prompts that end with padding, which what is generated would follow."""
+        """As in transformers.
+
+        ValueError, before the first token, for prompts that end with padding, which what is generated would follow, and
+        for more tokens than the model has positions.
+        """
         mask: Any = kwargs.get("attention_mask")
         if mask is not None and mask.ndim == 2 and mask.shape[1] and not bool(mask[:, -1].all()):
             raise ValueError("attention_mask ends with padding: pad prompts on the left, tokenizer.padding_side='left'")
         return super().generate(*args, **kwargs)  # type: ignore[misc]  # of its mixin's own type
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> Any:
+        """Here transformers first knows how long the text will be: ``max_cache_length`` and one token not read."""
+        most, mask = self.model.backbone.max_len, model_kwargs.get("attention_mask")
+        num_padded = 0 if mask is None else int((mask == 0).sum(dim=1).min())  # padding has no positions
+        needed, new = max_cache_length - num_padded, generation_config.max_new_tokens
+        if most is not None and needed > most:
+            asked = f"max_length={generation_config.max_length} needs"
+            if new is not None:
+                asked = f"max_new_tokens={new} after a prompt of {needed + 1 - new} tokens need"
+            raise ValueError(f"{asked} {needed} positions, more than the model's {most}")
+        return super()._prepare_cache_for_generation(  # type: ignore[misc]  # of its mixin's own type
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
 
     def _update_model_kwargs_for_generation(
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

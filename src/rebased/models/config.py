@@ -7,7 +7,7 @@ from typing import Any, Self
 from rebased.layers import MIXERS, Mixer
 from rebased.layers.checks import check_dropout, check_options, check_positive, check_size
 
-__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_names"]
+__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_mixers", "check_names"]
 
 NORMS = ("layer", "rms")
 AFTER_MIXER = ("identity", "mlp", "nothing")
@@ -28,7 +28,7 @@ class LayerConfig:
     """What the stream gets after the mixer: its own norm ("identity"), an "mlp" of that norm, or "nothing"."""
 
     def __post_init__(self) -> None:
-        _check_choice("mixer", self.mixer, tuple(MIXERS))
+        check_mixers(self.mixer)
         _check_mixer(self.mixer, MIXERS[self.mixer])
         check_options("options", self.options, f"mixer={self.mixer!r}", MIXERS[self.mixer])
         object.__setattr__(self, "options", copy.deepcopy(self.options))  # nobody else's to change
@@ -83,6 +83,16 @@ class ModelConfig:
                 raise ValueError(f"layers has {layer!r}; each must be a dictionary with at least a mixer")
             check_names(LayerConfig, layer)
         return cls(**values | {"layers": tuple(LayerConfig(**layer) for layer in values["layers"])})
+
+
+def check_mixers(*names: str) -> None:
+    """ValueError for what is not in `MIXERS`: of a saved model it may be one that this process has not imported."""
+    unknown = sorted({repr(name) for name in names if name not in tuple(MIXERS)})
+    if unknown:
+        raise ValueError(
+            f"there is no mixer {', '.join(unknown)}; there are {', '.join(MIXERS)}; one of your own must be imported "
+            "first, so that it is in rebased.layers.MIXERS"
+        )
 
 
 def _check_mixer(name: str, make: Any) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rebased.runs import Run, differing_fields, is_finished, read_run, run_name
+from rebased.runs import Run, check_vacant, differing_fields, is_finished, read_run, run_name
 from rebased.training.recall import RecallConfig
 
 __all__ = ["GroupFolder", "SweepFolder", "model_of", "name_of"]
@@ -70,6 +70,10 @@ class SweepFolder:
     @property
     def lock(self) -> Path:
         return self.path / "plan.lock"
+
+    def check(self) -> None:
+        """ValueError if it holds files of somebody else. Runs may have come from elsewhere, without a plan."""
+        check_vacant(self.path, "a sweep", first=self.plan.name, others=(self.lock.name, "runs", "groups"))
 
     def run(self, config: RecallConfig) -> Path:
         return self.path / "runs" / name_of(config)

@@ -27,7 +27,18 @@ def arguments(out: Path) -> list[str]:
     return [
         *("lm", "train", "--data", str(corpus().folder), "--out", str(out), "--preset", "rebased-small"),
         *("--device", "cpu", "--no-board", "--seq-len", "32", "--batch-size", "4", "--micro-batch", "1"),
-        *("--steps", str(STEPS), "--warmup", "3", "--lr", str(RATE), "--checkpoint-every", "10", "--eval-every", "10"),
+        *(
+            "--steps",
+            str(STEPS),
+            "--warmup-steps",
+            "3",
+            "--learning-rate",
+            str(RATE),
+            "--checkpoint-every",
+            "10",
+            "--eval-every",
+            "10",
+        ),
         *(f"--set={name}={value}" for name, value in small_run().changes.items()),
     ]
 

@@ -535,6 +535,7 @@ def test_a_checkpoint_of_the_other_kind_is_named(
 ) -> None:
     """Shards are gone on with by a sharded run alone, and the other way round."""
     monkeypatch.setattr(job, "_checked_device", lambda *_: "cpu")
+    folder.begin(tmp_path, folder.describe_run(small_run(), corpus()))
     checkpoint = tmp_path / "checkpoints" / "checkpoint-5"
     checkpoint.mkdir(parents=True)
     (checkpoint / ("pytorch_model_fsdp.bin" if there == "sharded" else "optimizer.pt")).touch()

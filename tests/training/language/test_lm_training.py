@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from rebased.cli.app import app
+from rebased.corpora import prepare
 from rebased.hf import RebasedForCausalLM
 from rebased.models.block import Block
 from rebased.training.language.config import LanguageRunConfig
@@ -241,13 +242,13 @@ def test_the_paper_s_schedule() -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"model": "transformer"}, {}, "model='transformer' is unknown; there are attention"),
+        ({"model": "transformer"}, {}, "model='transformer' is no preset; there are attention"),
         ({"changes": {"hiden_size": 3}}, {}, "a model has no hiden_size; there are vocab_size, hidden_size"),
         ({"changes": {"max_position_embeddings": 16}}, {}, "seq_len=32 is more than max_position_embeddings=16"),
         ({"changes": {"vocab_size": 64}}, {}, "vocab_size=64 is less than the corpus's 257"),
         ({}, {"micro_batch": 3}, "micro_batch=3 must divide the sequences of a process in a step, 4"),
         ({"batch_size": 10_000}, {}, "less than one batch of batch_size=10000"),
-        ({"seq_len": 10**6}, {}, "corpus 'corpus' has 0 sequences of seq_len=1000000"),
+        ({"seq_len": 10**6}, {}, r"train has \d+ tokens, no window of length=1000000"),
         ({}, {"device": "tpu"}, "device='tpu' is unknown"),
         ({}, {"fsdp": True}, "fsdp=True needs CUDA devices"),
         ({"crossing": False}, {"compile": True}, "compile=True does not go with crossing=False"),
@@ -284,7 +285,7 @@ def test_bad_configurations(changes: dict[str, Any], message: str) -> None:
 
 def test_a_model_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"has a model that was not trained here"):
+    with pytest.raises(ValueError, match=r"is neither empty nor a run: there is no run.json; choose another folder"):
         train_small(tmp_path)
     assert (tmp_path / "config.json").read_text() == "{}"
 
@@ -301,6 +302,18 @@ def test_a_run_killed_at_its_first_file_begins_anew(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     train_small(tmp_path)
     assert (tmp_path / "training.json").exists()
+
+
+@pytest.mark.parametrize("crossing", [True, False])
+@pytest.mark.parametrize("held_out", [None, "short"], ids=["nothing held out", "less than a sequence held out"])
+def test_training_needs_no_validation(held_out: str | None, crossing: bool, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 200)
+    (tmp_path / "held_out.txt").write_text(held_out or "")
+    validation = [tmp_path / "held_out.txt"] if held_out else 0.0
+    text = prepare([tmp_path / "text.txt"], tmp_path / "corpus", validation=validation)
+    config = small_run(steps=1, warmup_steps=0, batch_size=1, crossing=crossing)
+    facts = train(config, text, tmp_path / "run", small_options())
+    assert (facts["validation_loss"] is None) == (crossing or not held_out)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
@@ -375,6 +388,10 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
         (["--steps", "3", "--tokens", "5"], 2, "give --steps or --tokens, not both"),
         (["--set", "hidden_size"], 2, "'hidden_size' must be of the form name=value"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
+        (["--learning-rate", "0"], 2, "learning_rate=0.0 must be finite and positive"),
+        (["--final-learning-rate", "2"], 2, "final_learning_rate=2.0 is a fraction"),
+        (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
+        (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),
         (["--steps", "2", "--batch-size", "9999"], 1, "less than one batch"),
         (
             ["--batch-size", "4", "--seq-len", "32", "--set", "num_attention_heads=0"],
@@ -389,6 +406,15 @@ def test_the_command_refuses_in_one_line(arguments: list[str], status: int, mess
     assert message in said.replace("│ ", "").replace(" │", "")
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
+
+
+def test_the_command_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rebased.training.language.train.train", stop)
+    found = command("--out", str(tmp_path / "run"))
+    assert found == (130, "error: stopped; the same command goes on from the last checkpoint")
 
 
 def test_history_leaves_out_time_alone(finished: Path) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import torch
@@ -31,7 +32,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.connection, other_end = context.Pipe()
         self._process = context.Process(target=_work, args=(other_end, device, num_threads))
-        self._process.start()
+        with _interrupts_held_back():
+            self._process.start()
         other_end.close()  # the worker has it, so that its death is the end of the messages
         self.task: GroupTask | None = None
         self.has_failed = False
@@ -67,6 +69,22 @@ class Worker:
         self._process.terminate()
         self._process.join()
         self.connection.close()
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """What is started in here hears no Ctrl-C until it says what to do with it: imports take it seconds before that."""
+    if os.name == "nt":
+        yield
+        return
+    from multiprocessing.resource_tracker import ensure_running
+
+    ensure_running()  # the first process would start it, and that lets interrupts through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(connection: Connection, device: str, num_threads: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora import Corpus
-from rebased.runs import TRAINING, write_text
+from rebased.runs import TRAINING, check_vacant, write_text
 from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 
@@ -42,17 +42,10 @@ def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
 
 
 def check_same_run(folder: Path, described: dict[str, Any]) -> None:
-    """ValueError, naming what differs, if the folder is another run's, or holds a model of somebody else."""
+    """ValueError, naming what differs, if the folder is another run's, or holds files of somebody else."""
+    check_vacant(folder, "a run", first=RUN)
     path = folder / RUN
-    # Seen at once: the main process may be writing the first file, under a hidden name, or have been killed at it.
-    names = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-    if RUN not in names:
-        if "config.json" in names:
-            raise ValueError(
-                f"{folder} has a model that was not trained here: there is no {RUN}; choose another folder"
-            )
-        if CHECKPOINTS not in names and not all(name.startswith(".") for name in names):
-            raise ValueError(f"{folder} is neither empty nor a run: there is no {RUN}; choose another folder")
+    if not path.exists():
         return
     try:
         written = json.loads(path.read_text(encoding="utf-8"))

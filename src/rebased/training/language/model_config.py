@@ -25,7 +25,7 @@ def make_model_config(config: LanguageRunConfig, *, vocab_size: int, end_of_text
     from rebased.hf import PRESETS, RebasedConfig, preset
 
     if config.model not in PRESETS:
-        raise ValueError(f"model={config.model!r} is unknown; there are {', '.join(PRESETS)}")
+        raise ValueError(f"model={config.model!r} is no preset; there are {', '.join(PRESETS)}")
     known = [name for name, x in signature(RebasedConfig).parameters.items() if x.kind is Parameter.KEYWORD_ONLY]
     unknown = [name for name in config.changes if name not in known]
     if unknown:

@@ -201,10 +201,11 @@ def _utilisation(job: Job, model: "RebasedForCausalLM", device: torch.device) ->
 
 def _validation(job: Job, trainer: "LanguageTrainer", device: torch.device) -> Callable[[], float | None]:
     config = job.config
-    windows = Windows(job.corpus.split("validation"), config.seq_len, crossing=config.crossing)
-    num_sequences = min(job.options.eval_sequences, len(windows))
-    if num_sequences == 0:
+    split = job.corpus.split("validation")
+    if split.num_tokens < (config.seq_len if config.crossing else 1):  # not one sequence was held out
         return lambda: None
+    windows = Windows(split, config.seq_len, crossing=config.crossing)
+    num_sequences = min(job.options.eval_sequences, len(windows))
     sample = Subset(windows, spread(len(windows), num_sequences))
     fitting = max(1, LOGITS_AT_A_TIME // (config.seq_len * job.model_config.vocab_size))
     batches = shares(num_sequences, min(job.layout.micro_batch, fitting), job.processes)

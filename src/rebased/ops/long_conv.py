@@ -56,7 +56,8 @@ def _fft_length(num_inputs: int, num_taps: int, num_outputs: int) -> int:
 
 
 def _forward(inputs: Tensor, filters: Tensor) -> Tensor:
-    return irfft(rfft(inputs).mul_(_filter_spectra(filters)), n=inputs.shape[-1], norm="forward")
+    # Strides as promised to compiled code, which are not those of the transform where inputs are expanded.
+    return irfft(rfft(inputs).mul_(_filter_spectra(filters)), n=inputs.shape[-1], norm="forward").contiguous()
 
 
 def _backward(grad: Tensor, inputs: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +68,7 @@ def _backward(grad: Tensor, inputs: Tensor, filters: Tensor) -> tuple[Tensor, Te
     # gradients too, as torch.func's (torch 2.11 and 2.13: wrong numbers in silence). And in place, to save memory.
     correlations = rfft(inputs).conj_physical_().mul_(spectra).sum(dim=1)
     products = spectra.mul_(_filter_spectra(filters).conj_physical_())
-    return irfft(products, n=N, norm="forward"), irfft(correlations, n=N)
+    return irfft(products, n=N, norm="forward").contiguous(), irfft(correlations, n=N).contiguous()
 
 
 def _filter_spectra(filters: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the Triton backends return has the shapes, dtypes and strides that the operators' fakes promise to torch.compile.
+"""What the Triton backends return has the shapes, dtypes and strides that the operators' fakes promise to compilers.
 
 Compiled code takes strides for granted. On a CPU nothing shows whether they are right: there "auto" compiles the torch
 backend. So every operator that a call reaches is asked twice here, with real tensors in Triton's interpreter (or on a

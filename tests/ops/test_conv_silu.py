@@ -33,9 +33,9 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.fixture(autouse=True)
-def _small_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several spans and blocks of channels, also for a few tokens and channels."""
-    for name, size in {"WIDTH": 4, "STEPS": 2, "SPAN": 6}.items():
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Several steps, spans and blocks of channels, also for a few tokens and channels."""
+    for name, size in {"WIDTH": 4, "SPAN": 8, "STEPS": 2}.items():
         monkeypatch.setattr(triton_conv, name, size)
     triton_conv._launcher.cache_clear()
     yield
@@ -98,7 +98,7 @@ def test_numerics(backend: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 17, 70, 4), (1, 130, 5, 4)], ids=str)
-def test_programs_of_their_real_size(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_of_their_real_size(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     triton_conv._launcher.cache_clear()
     assert_close(draw(sizes), "triton")

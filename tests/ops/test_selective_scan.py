@@ -162,12 +162,39 @@ def test_triton_equals_the_definition(data: st.DataObject) -> None:
     problem.assert_close(problem.run(partial(selective_scan, backend="triton")))
 
 
-@pytest.mark.parametrize("sizes", [(1, 10, 17, 3), (1, 3, 9, 20)], ids=str)
-def test_wider_programs(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of twice the channels, as there are when programs are many."""
-    monkeypatch.setattr(triton_scan, "ENOUGH_PROGRAMS", 1)
-    problem = make_problem(sizes)
+WIDER = {
+    "tiles that channels and tokens do not fill": ((1, 10, 17, 3), torch.float32),
+    "more states": ((1, 3, 9, 20), torch.float32),
+    "whole tiles": ((1, 12, 32, 16), torch.float32),
+    "whole tiles of packed numbers": ((1, 12, 32, 16), torch.float16),
+    "packed numbers": ((1, 11, 64, 7), torch.float16),
+}
+
+
+@pytest.mark.parametrize("outer", [2, 4])
+@pytest.mark.parametrize("case", WIDER)
+def test_wider_programs(case: str, outer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of more channels, as there are when programs are many."""
+    sizes, dtype = WIDER[case]
+    for name, value in {"ENOUGH_PROGRAMS": 1, "MOST_OUTER": outer, "BACKWARD_ELEMENTS": 8 * outer}.items():
+        monkeypatch.setattr(triton_scan, name, value)
+    problem = make_problem(sizes, dtype)
     problem.assert_close(problem.run(partial(selective_scan, backend="triton")))
+
+
+def test_which_tiles_are_whole_and_packed() -> None:
+    def plan(sizes: tuple[int, int, int, int], dtype: torch.dtype, cut: int = 0) -> tuple[bool, bool]:
+        leaves = make_problem(sizes, dtype).leaves
+        x, A = leaves["x"][:, None, :, cut:].movedim(1, 2), leaves["A"][None, cut:]
+        constants = dict(triton_scan._Plan(x, A, 8, triton_scan.Tile(4, 2), {"X": x}, {}).constants)
+        return bool(constants["WHOLE"]), bool(constants["PACKED"])
+
+    assert plan((1, 4, 32, 16), torch.bfloat16) == (True, True)
+    assert plan((1, 5, 32, 16), torch.float16) == (False, True)  # an odd token
+    assert plan((1, 4, 64, 5), torch.float16) == (False, True)  # states fill half of a tile
+    assert plan((1, 4, 32, 16), torch.float32) == (True, False)
+    assert plan((1, 4, 31, 16), torch.float16) == (False, False)
+    assert plan((1, 4, 33, 16), torch.float16, cut=1) == (True, False)  # nor are they at whole words
 
 
 @pytest.mark.parametrize("sizes", [(2, 31, 3, 4), (2, 32, 3, 4), (1, 33, 3, 4), (3, 100, 5, 16)], ids=str)

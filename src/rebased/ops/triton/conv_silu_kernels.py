@@ -1,68 +1,54 @@
-"""The kernels of `rebased.ops.conv_silu`: a program walks along time, with the taps' last tokens in registers.
+"""The kernels of `rebased.ops.conv_silu`: a program walks along time with the last K tokens of a few channels.
 
-So every token is loaded once, and what SiLU needs is computed once.
+It is one warp, with WIDTH channels and SPAN tokens of one sequence, and loads STEPS tokens at a time.
 """
 
 import triton
 import triton.language as tl
-
-from rebased.ops.triton.tokens import before, load_tokens, store_tokens
 
 MINUS_LOG2_E = tl.constexpr(-1.4426950408889634)
 
 
 @triton.jit
 def sigmoid(x):
-    """In fewer instructions than Triton's, which does not begin with exp2."""
-    return 1 / (1 + tl.exp2(x * MINUS_LOG2_E))
+    """In fewer instructions than Triton's, or than a division: that takes care of very large numbers."""
+    root = tl.rsqrt(1 + tl.exp2(x * MINUS_LOG2_E))
+    return root * root
 
 
 @triton.jit
-def place_of_program(num_blocks, num_spans, G):
-    """The block of channels, the span of tokens, the row of the batch and the group."""
+def place_of_program(num_blocks, num_spans, G, WIDTH: tl.constexpr):
+    """The channels, the span of tokens, the row of the batch and the group."""
     block = tl.program_id(0) % num_blocks
     span = tl.program_id(0) // num_blocks % num_spans
     sequence = (tl.program_id(0) // num_blocks // num_spans).to(tl.int64)
-    return block, span, sequence // G, sequence % G
+    return block * WIDTH + tl.arange(0, WIDTH), span, sequence // G, sequence % G
 
 
 @triton.jit
-def load_taps(weight, bias, first, channel, is_real, K: tl.constexpr):
+def load_taps(weight, bias, first, channel, W, K: tl.constexpr):
     """The weights of each tap, and the bias, of each channel."""
     taps = ()
     for k in tl.static_range(K):
-        taps += (tl.load(weight + (first + channel) * K + k, mask=is_real, other=0.0).to(tl.float32),)
-    return taps, tl.load(bias + first + channel, mask=is_real, other=0.0).to(tl.float32)
+        taps += (tl.load(weight + (first + channel) * K + k, mask=channel < W, other=0.0).to(tl.float32),)
+    return taps, tl.load(bias + first + channel, mask=channel < W, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def load_past(x, first, stride, channel, is_real, NUM: tl.constexpr):
-    """The NUM tokens before the first, in float32; before the sequence there are zeros."""
-    past = ()
-    for i in tl.static_range(NUM):
-        token = first - NUM + i
-        is_there = is_real & (tl.full(is_real.shape, token, tl.int32) >= 0)
-        place = x + tl.cast(token, tl.int64) * stride + channel
-        past += (tl.load(place, mask=is_there, other=0.0).to(tl.float32),)
-    return past
+def load_tokens(x, first, T, stride, channel, W, COUNT: tl.constexpr):
+    """COUNT tokens in float32, of which ``first`` is at x; before the first of all and after the last are zeros."""
+    tokens = ()
+    for i in tl.static_range(COUNT):
+        is_there = (tl.full(channel.shape, first + i, tl.int32) < T) & (first + i >= 0) & (channel < W)
+        tokens += (tl.load(x + i * stride + channel, mask=is_there, other=0.0).to(tl.float32),)
+    return tokens
 
 
 @triton.jit
-def after(past, token, NUM: tl.constexpr):
-    """The last NUM of these and the token."""
-    past += (token,)
-    last = ()
-    for i in tl.static_range(NUM):
-        last += (past[i + 1],)
-    return last
-
-
-@triton.jit
-def convolve(past, token, taps, shift, K: tl.constexpr):
-    out = shift + taps[K - 1] * token
-    for k in tl.static_range(K - 1):
-        out += taps[k] * past[k]
-    return out
+def add_weighted(total, taps, tokens, K: tl.constexpr):
+    for k in tl.static_range(K):
+        total += taps[k] * tokens[k]
+    return total
 
 
 @triton.jit
@@ -84,27 +70,24 @@ def conv_silu_forward_kernel(
     y_group,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
-    STEPS: tl.constexpr,
     SPAN: tl.constexpr,
+    STEPS: tl.constexpr,
 ):
-    """One program: a block of channels and SPAN tokens of one sequence, taken STEPS at a time."""
-    block, span, batch, group = place_of_program(num_blocks, num_spans, G)
-    x += batch * x_batch + group * x_group
-    y += batch * y_batch + group * y_group
-    channel = block * WIDTH + tl.arange(0, WIDTH)
-    is_real = channel < W
-    taps, shift = load_taps(weight, bias, group * W, channel, is_real, K)
-    first = span * SPAN
-    past = load_past(x, first, x_time, channel, is_real, K - 1)
-    for start in range(first, tl.minimum(first + SPAN, T), STEPS):
-        xs = load_tokens(x, start, T, x_time, channel, is_real, STEPS)
-        ys = ()
+    channel, span, batch, group = place_of_program(num_blocks, num_spans, G, WIDTH)
+    taps, shift = load_taps(weight, bias, group * W, channel, W, K)
+    start = span * SPAN
+    x += batch * x_batch + group * x_group + tl.cast(start, tl.int64) * x_time
+    y += batch * y_batch + group * y_group + tl.cast(start, tl.int64) * y_time
+    xs = load_tokens(x - (K - 1) * x_time, start - (K - 1), T, x_time, channel, W, K - 1)  # before the next
+    for first in range(start, start + SPAN, STEPS):
+        xs += load_tokens(x, first, T, x_time, channel, W, STEPS)
         for i in tl.static_range(STEPS):
-            token = xs[i].to(tl.float32)
-            out = convolve(past, token, taps, shift, K)
-            ys += (out * sigmoid(out),)
-            past = after(past, token, K - 1)
-        store_tokens(y, start, T, y_time, channel, is_real, ys, STEPS, False)
+            out = add_weighted(shift, taps, xs, K)
+            is_there = (tl.full(channel.shape, first + i, tl.int32) < T) & (channel < W)
+            tl.store(y + i * y_time + channel, (out * sigmoid(out)).to(y.dtype.element_ty), mask=is_there)
+            xs = xs[1:]
+        x += STEPS * x_time
+        y += STEPS * y_time
 
 
 @triton.jit
@@ -131,53 +114,49 @@ def conv_silu_backward_kernel(
     dx_group,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
-    STEPS: tl.constexpr,
     SPAN: tl.constexpr,
+    STEPS: tl.constexpr,
 ):
-    """The same programs; each has its own sums for the taps and the bias, partial (B, spans, G, K + 1, W).
+    """Each program has its own sums for the taps and the bias, partial (B, spans, G, K + 1, W).
 
-    A token's gradient has terms of the K - 1 after it, so it is known that much later, and a program walks as far
-    beyond its span.
+    A token's gradient has terms of the K - 1 after it, so a program goes that much further than its span.
     """
-    block, span, batch, group = place_of_program(num_blocks, num_spans, G)
-    dy += batch * dy_batch + group * dy_group
-    x += batch * x_batch + group * x_group
-    dx += batch * dx_batch + group * dx_group
+    channel, span, batch, group = place_of_program(num_blocks, num_spans, G, WIDTH)
+    taps, shift = load_taps(weight, bias, group * W, channel, W, K)
+    start = span * SPAN
+    end = tl.minimum(start + SPAN, T)
+    dy += batch * dy_batch + group * dy_group + tl.cast(start, tl.int64) * dy_time
+    x += batch * x_batch + group * x_group + tl.cast(start, tl.int64) * x_time
+    dx += batch * dx_batch + group * dx_group + (tl.cast(start, tl.int64) - (K - 1)) * dx_time
     partial += ((batch * num_spans + span) * G + group) * (K + 1) * W
-    channel = block * WIDTH + tl.arange(0, WIDTH)
-    is_real = channel < W
-    taps, shift = load_taps(weight, bias, group * W, channel, is_real, K)
-    first = span * SPAN
-    end = tl.minimum(first + SPAN, T)
-    past = load_past(x, first, x_time, channel, is_real, K - 1)
-    zeros = tl.zeros((WIDTH,), tl.float32)
-    douts = ()  # gradients before SiLU, of the K - 1 tokens before
+    xs = load_tokens(x - (K - 1) * x_time, start - (K - 1), T, x_time, channel, W, K - 1)
+    douts = ()  # of the sums before SiLU, the latest first
+    sums = ()  # of the taps and the bias
     for _ in tl.static_range(K - 1):
-        douts += (zeros,)
-    sums = ()
+        douts += (tl.zeros((WIDTH,), tl.float32),)
     for _ in tl.static_range(K + 1):
-        sums += (zeros,)
-    for start in range(first, end + K - 1, STEPS):
-        xs = load_tokens(x, start, T, x_time, channel, is_real, STEPS)
-        dys = load_tokens(dy, start, T, dy_time, channel, is_real, STEPS)
+        sums += (tl.zeros((WIDTH,), tl.float32),)
+    for first in range(start, end + (K - 1), STEPS):
+        xs += load_tokens(x, first, T, x_time, channel, W, STEPS)
+        dys = load_tokens(dy, first, T, dy_time, channel, W, STEPS)
         for i in tl.static_range(STEPS):
-            token = xs[i].to(tl.float32)
-            out = convolve(past, token, taps, shift, K)
+            out = add_weighted(shift, taps, xs, K)
             gate = sigmoid(out)
-            dout = dys[i].to(tl.float32) * (gate * (1 + out * (1 - gate)))
-            dtoken = taps[0] * dout
-            for k in tl.static_range(1, K):
-                dtoken += taps[k] * douts[K - 1 - k]
-            place = start + i - (K - 1)
-            is_own = before(place, end, is_real) & (tl.full(is_real.shape, place, tl.int32) >= first)
-            tl.store(dx + tl.cast(place, tl.int64) * dx_time + channel, dtoken.to(dx.dtype.element_ty), mask=is_own)
-            counted = tl.where(before(start + i, end, is_real), dout, 0.0)  # those beyond are another program's
+            dout = dys[i] * (gate * (1 + out * (1 - gate)))
+            own = tl.where(first + i < end, dout, 0.0)  # what comes after is another program's
             added = ()
-            for k in tl.static_range(K - 1):
-                added += (sums[k] + counted * past[k],)
-            added += (sums[K - 1] + counted * token, sums[K] + counted)
-            sums = added
-            douts = after(douts, dout, K - 1)
-            past = after(past, token, K - 1)
+            for k in tl.static_range(K):
+                added += (sums[k] + own * xs[k],)
+            sums = added + (sums[K] + own,)  # noqa: RUF005 - Triton has no stars
+            douts = (dout,) + douts  # noqa: RUF005
+            token = first + i - (K - 1)
+            is_own = (tl.full(channel.shape, token, tl.int32) < end) & (token >= start) & (channel < W)
+            dtoken = add_weighted(tl.zeros((WIDTH,), tl.float32), taps, douts, K)
+            tl.store(dx + i * dx_time + channel, dtoken.to(dx.dtype.element_ty), mask=is_own)
+            xs = xs[1:]
+            douts = douts[: K - 1]
+        x += STEPS * x_time
+        dy += STEPS * dy_time
+        dx += STEPS * dx_time
     for k in tl.static_range(K + 1):
-        tl.store(partial + k * W + channel, sums[k], mask=is_real)
+        tl.store(partial + k * W + channel, sums[k], mask=channel < W)

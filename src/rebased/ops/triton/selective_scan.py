@@ -1,5 +1,6 @@
 """The selective scan: one kernel in each direction."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -7,38 +8,63 @@ import triton
 from torch import Tensor
 
 from rebased.ops.triton.launch import Launcher
-from rebased.ops.triton.rows import has_rows, strides_of, with_rows
+from rebased.ops.triton.rows import has_rows, with_rows
 from rebased.ops.triton.selective_scan_kernels import selective_scan_backward_kernel, selective_scan_forward_kernel
 
-LANES = 8
-"""Channels side by side in a warp; four threads share the states of one."""
+TILE_STATES = 128
+"""Of a tile, (LANES, NP): each thread of a warp has four side by side, which is what it loads at once."""
+MOST_OUTER = 4
+"""Tiles of a program: they share what is loaded for a token and summed over channels, but each takes registers."""
 FORWARD_ELEMENTS = 32
 """How many numbers a thread holds of the states of STEPS tokens, in the forward pass."""
-BACKWARD_ELEMENTS = 16
-"""The same in the backward pass: with twice as many, registers are not enough."""
-BACKWARD_REGISTERS = 128
-"""Of a thread, where there are many programs of small states: left alone it has 160, and fewer run at once."""
+BACKWARD_ELEMENTS = 32
+"""The same in the backward pass, where it holds as many decays."""
+BACKWARD_REGISTERS = 168
+"""Of a thread, where programs are many: twelve of them then run at once on a multiprocessor."""
 ENOUGH_PROGRAMS = 2048
-"""If so many remain, programs take twice the channels: then they write half as many partial sums."""
+"""While so many remain, a program takes twice the channels."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How much a program takes at a time."""
+
+    outer: int
+    """Tiles of channels."""
+    steps: int
+    """Tokens."""
+    registers: int | None = None
+    """The most that a thread may have."""
+    streams: bool = False
+    """Whether the backward pass asks the cache to keep its scratch rather than its outputs."""
+    ahead: bool = True
+    """Whether the backward pass loads tokens before it has used others, as the forward pass does."""
 
 
 def forward(
-    x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor | None, chunk: int
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    b: Tensor,
+    c: Tensor,
+    state: Tensor | None,
+    chunk: int,
+    tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the last state, and the states before each chunk and after the last."""
-    B, T, G, M = x.shape
-    plan = _Plan(x, A, chunk, FORWARD_ELEMENTS)
+    B, T = x.shape[:2]
     y = torch.empty_like(x)
     written = y if has_rows(y) else x.new_empty(x.shape)
     last = x.new_empty(B, *A.shape, dtype=torch.float32)
     kept = last.new_empty(B, triton.cdiv(T, chunk) + 1, *A.shape)
     x, dt, b, c = (with_rows(tensor) for tensor in (x, dt, b, c))
-    run = _launcher("forward", plan.constants, state is not None)
-    run(
+    rows, columns = {"X": x, "DT": dt, "Y": written}, {"B": b, "C": c}
+    plan = _Plan(x, A, chunk, tile or _tile(x, A, chunk, FORWARD_ELEMENTS, None), rows, columns)
+    _launcher("forward", plan.constants, plan.tile, state is not None)(
         plan.num_programs,
         # A kernel does not read what is missing, but something must be passed.
         [x, dt, A.contiguous(), b, c, last if state is None else state.contiguous(), written, last, kept],
-        [T, G, M, plan.num_blocks, *strides_of(x, dt, b, c, written)],
+        [T, x.shape[2], *_strides_of(x, dt, b, c, written)],
         [],
     )
     return y if written is y else y.copy_(written), last, kept
@@ -54,25 +80,26 @@ def backward(
     c: Tensor,
     kept: Tensor,
     chunk: int,
+    tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, dt, A, b, c and the first state."""
-    B, T, G, M = x.shape
-    N = A.shape[-1]
-    plan = _Plan(x, A, chunk, BACKWARD_ELEMENTS)
+    (B, T, G, M), N = x.shape, A.shape[-1]
     dx, ddt, db, dc = (torch.empty_like(tensor) for tensor in (x, dt, b, c))
     written_dx, written_ddt = (grad if has_rows(grad) else grad.new_empty(x.shape) for grad in (dx, ddt))
+    dy, x, dt, b, c = (with_rows(tensor) for tensor in (dy, x, dt, b, c))
+    rows, columns = {"DY": dy, "X": x, "DT": dt, "DX": written_dx, "DDT": written_ddt}, {"B": b, "C": c}
+    tile = tile or _tile(x, A, chunk, BACKWARD_ELEMENTS, BACKWARD_REGISTERS)
+    plan = _Plan(x, A, chunk, tile, rows, columns)
     dA, dstate = (kept.new_empty(B, G, M, N) for _ in range(2))
     partial_db, partial_dc = (kept.new_empty(B, G, T, plan.num_blocks, N) for _ in range(2))
     scratch = kept.new_empty(plan.num_programs, plan.num_scratch)
-    dy, x, dt, b, c = (with_rows(tensor) for tensor in (dy, x, dt, b, c))
-    run = _launcher("backward", plan.constants, dlast is not None)
-    run(
+    _launcher("backward", plan.constants, plan.tile, dlast is not None)(
         plan.num_programs,
         [
             *(dy, dstate if dlast is None else dlast.contiguous(), x, dt, A.contiguous(), b, c, kept.contiguous()),
             *(written_dx, written_ddt, dA, partial_db, partial_dc, dstate, scratch),
         ],
-        [T, G, M, plan.num_blocks, *strides_of(dy, x, dt, b, c, written_dx, written_ddt)],
+        [T, G, *_strides_of(dy, x, dt, b, c, written_dx, written_ddt)],
         [],
     )
     for grad, written in ((dx, written_dx), (ddt, written_ddt)):
@@ -83,33 +110,62 @@ def backward(
     return dx, ddt, dA.sum(dim=0).to(A.dtype), db, dc, dstate
 
 
-class _Plan:
-    """How the work is cut into programs, and how many tokens these take at a time."""
+def _strides_of(*tensors: Tensor) -> list[int]:
+    """Of batch and groups; those of time are constants."""
+    return [stride for x in tensors for stride in (x.stride(0), x.stride(2))]
 
-    def __init__(self, x: Tensor, A: Tensor, chunk: int, elements: int) -> None:
-        B, _, G, M = x.shape
-        N = A.shape[-1]
-        padded = max(32 // LANES, triton.next_power_of_2(N))
-        outer = 2 if B * G * triton.cdiv(M, 2 * LANES) >= ENOUGH_PROGRAMS else 1
-        steps = min(chunk, max(1, elements * 32 // (outer * max(16, padded) * LANES)))
-        assert chunk % steps == 0, f"{chunk=} must be a multiple of {steps=}"
-        self.num_blocks = triton.cdiv(M, outer * LANES)
+
+def _tile_shape(A: Tensor) -> tuple[int, int]:
+    """Channels and states of a tile."""
+    padded = max(TILE_STATES // 32, triton.next_power_of_2(A.shape[-1]))
+    return TILE_STATES // padded, padded
+
+
+def _tile(x: Tensor, A: Tensor, chunk: int, elements: int, registers: int | None) -> Tile:
+    (B, _, G, M), lanes = x.shape, _tile_shape(A)[0]
+    outer = 1
+    while outer < MOST_OUTER and B * G * triton.cdiv(M, 2 * outer * lanes) >= ENOUGH_PROGRAMS:
+        outer *= 2
+    steps = min(chunk, max(1, elements * 32 // (outer * TILE_STATES)))
+    return Tile(outer, steps, registers if outer > 1 else None)
+
+
+class _Plan:
+    """How the work is cut into programs, and what a kernel knows when it is compiled."""
+
+    def __init__(
+        self, x: Tensor, A: Tensor, chunk: int, tile: Tile, rows: dict[str, Tensor], columns: dict[str, Tensor]
+    ) -> None:
+        """``rows`` have a number for each channel, ``columns`` one for each state."""
+        (B, T, G, M), N = x.shape, A.shape[-1]
+        assert chunk % tile.steps == 0, f"{chunk=} must be a multiple of {tile.steps=}"
+        lanes, padded = _tile_shape(A)
+        width = tile.outer * lanes
+        self.num_blocks = triton.cdiv(M, width)
         self.num_programs = B * G * self.num_blocks
-        self.num_scratch = chunk // steps * outer * padded * LANES
-        self.constants = N, padded, steps, outer, chunk
+        self.num_scratch = chunk // tile.steps * padded * width
+        fits = M % width == 0
+        whole = fits and padded == N and T % tile.steps == 0
+        packed = fits and tile.outer in (2, 4) and all(_is_packed(x, tile.outer) for x in rows.values())
+        times = tuple((f"{name}_TIME", x.stride(1)) for name, x in (rows | columns).items())
+        sizes = ("BLOCKS", self.num_blocks), ("M", M), ("N", N), ("NP", padded), ("LANES", lanes), ("CHUNK", chunk)
+        steps = ("OUTER", tile.outer), ("STEPS", tile.steps), ("WHOLE", whole), ("PACKED", packed)
+        self.constants = *times, *sizes, *steps
+        self.tile = tile
+
+
+def _is_packed(x: Tensor, outer: int) -> bool:
+    """Whether ``outer`` numbers side by side are one aligned integer, at every token."""
+    places = (x.data_ptr() // 2, *x.stride()[:3])
+    return x.element_size() == 2 and all(place % outer == 0 for place in places)
 
 
 @lru_cache
-def _launcher(direction: str, constants: tuple[int, int, int, int, int], is_given: bool) -> Launcher:
+def _launcher(direction: str, constants: tuple[tuple[str, int], ...], tile: Tile, is_given: bool) -> Launcher:
     """``is_given``: there is a first state, or a gradient of the last one."""
-    N, padded, steps, outer, chunk = constants
-    names = {"N": N, "NP": padded, "STEPS": steps, "OUTER": outer, "LANES": LANES, "CHUNK": chunk}
     if direction == "forward":
-        return Launcher(selective_scan_forward_kernel, names | {"HAS_STATE": is_given}, num_warps=1, num_stages=1)
-    return Launcher(
-        selective_scan_backward_kernel,
-        names | {"HAS_DLAST": is_given},
-        num_warps=1,
-        num_stages=1,
-        max_registers=BACKWARD_REGISTERS if outer > 1 and steps > 1 else None,
-    )
+        kernel, others = selective_scan_forward_kernel, {"HAS_STATE": is_given}
+    else:
+        kernel = selective_scan_backward_kernel
+        others = {"HAS_DLAST": is_given, "STREAMS": tile.streams, "AHEAD": tile.ahead}
+    return Launcher(kernel, dict(constants) | others, num_warps=1, num_stages=1, max_registers=tile.registers)

@@ -1,26 +1,170 @@
 """The selective scan's kernels: a program walks along time with the states of a few channels in registers.
 
-A program is one warp. Its states are a tile of (OUTER, NP, LANES): channels, states of each (N padded), channels again.
-Threads lie along the last two axes, so that few of them have to add up for an output. Tokens are taken STEPS at a time.
-The forward pass loads those that follow before it uses these; in the backward pass the registers which that takes are
-better spent on more programs at once.
+A program is one warp. Each of its LANES has OUTER channels, and for each of these there is a tile (LANES, NP) of states
+(N padded). Tiles are in tuples: of one larger tensor Triton would spread OUTER over threads too, which would then have
+to add up more. Tokens are taken STEPS at a time.
+
+What is done once for a token and not once for a state should not take long either. So strides along time are constants,
+pointers walk along, nothing is masked where all is there (WHOLE), and a lane's numbers of two bytes each are read and
+written as one integer (PACKED).
 """
 
 import triton
 import triton.language as tl
 
-from rebased.ops.triton.tokens import load_tokens, store_tokens
+from rebased.ops.triton.tokens import before
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def places(block, N: tl.constexpr, OUTER: tl.constexpr, NP: tl.constexpr, LANES: tl.constexpr):
-    """Channels and states of a tile."""
-    outer = tl.arange(0, OUTER)[:, None, None]
-    channel = (block * OUTER + outer) * LANES + tl.arange(0, LANES)[None, None, :]
-    return channel, tl.arange(0, NP)[None, :, None]
+def load(pointers, is_there, WHOLE: tl.constexpr):
+    """As it is; what is not there is zero."""
+    if WHOLE:
+        tile = tl.load(pointers)
+    else:
+        tile = tl.load(pointers, mask=is_there, other=0)
+    return tile
+
+
+@triton.jit
+def store(pointers, tile, is_there, WHOLE: tl.constexpr, CACHE: tl.constexpr):
+    if WHOLE:
+        tl.store(pointers, tile, cache_modifier=CACHE)
+    else:
+        tl.store(pointers, tile, mask=is_there, cache_modifier=CACHE)
+
+
+@triton.jit
+def places(BLOCKS: tl.constexpr, N: tl.constexpr, NP: tl.constexpr, OUTER: tl.constexpr, LANES: tl.constexpr):
+    """The program's sequence and block; channels (LANES, 1) and states (LANES, NP) of a tile, its places in (M, N).
+
+    The states are the same for all lanes. But a tensor of one row Triton might give a layout of its own.
+    """
+    block = tl.program_id(0) % BLOCKS
+    lane = tl.arange(0, LANES)[:, None]
+    channel = (block * LANES + lane) * OUTER
+    n = tl.arange(0, NP)[None, :] + 0 * lane
+    return (tl.program_id(0) // BLOCKS).to(tl.int64), block, channel, n, channel * N + n
+
+
+# ---- A token's numbers of each channel ----
+
+
+@triton.jit
+def load_rows(
+    pointer,
+    start,
+    T,
+    channel,
+    TIME: tl.constexpr,
+    M: tl.constexpr,
+    STEPS: tl.constexpr,
+    OUTER: tl.constexpr,
+    WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Of STEPS tokens, the first of which is at ``pointer``; `number` finds them."""
+    rows = ()
+    for i in tl.static_range(STEPS):
+        if PACKED:
+            words = (pointer + i * TIME).to(tl.pointer_type(tl.int64 if OUTER == 4 else tl.int32))
+            rows += (load(words + channel // OUTER, before(start + i, T, channel < M), WHOLE),)
+        else:
+            for o in tl.static_range(OUTER):
+                there = before(start + i, T, channel + o < M)
+                rows += (load(pointer + i * TIME + (channel + o), there, WHOLE),)
+    return rows
+
+
+@triton.jit
+def number(rows, i: tl.constexpr, o: tl.constexpr, OUTER: tl.constexpr, PACKED: tl.constexpr, dtype: tl.constexpr):
+    """In float32: of token i, of each lane's channel o, (LANES, 1)."""
+    if PACKED:
+        pair = (rows[i] >> (o // 2 * 32)).to(tl.int32)
+        if dtype == tl.bfloat16:  # the first half of a float32
+            found = (pair & -65536 if o % 2 == 1 else pair << 16).to(tl.float32, bitcast=True)
+        else:
+            found = (pair >> (o % 2 * 16)).to(tl.int16).to(dtype, bitcast=True).to(tl.float32)
+    else:
+        found = rows[i * OUTER + o].to(tl.float32)
+    return found
+
+
+@triton.jit
+def store_row(
+    pointer,
+    row,
+    token,
+    T,
+    channel,
+    M: tl.constexpr,
+    OUTER: tl.constexpr,
+    WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
+    CACHE: tl.constexpr,
+):
+    """Of one token, at ``pointer``; the tuple has a tile (LANES, 1) for each o."""
+    dtype: tl.constexpr = pointer.dtype.element_ty
+    if PACKED:
+        word: tl.constexpr = tl.int64 if OUTER == 4 else tl.int32
+        words = tl.zeros(channel.shape, word)
+        for o in tl.static_range(OUTER):
+            words |= row[o].to(dtype).to(tl.uint16, bitcast=True).to(word) << (16 * o)
+        words_at = pointer.to(tl.pointer_type(word)) + channel // OUTER
+        store(words_at, words, before(token, T, channel < M), WHOLE, CACHE)
+    else:
+        for o in tl.static_range(OUTER):
+            store(pointer + (channel + o), row[o].to(dtype), before(token, T, channel + o < M), WHOLE, CACHE)
+
+
+# ---- Its b and c, and the states ----
+
+
+@triton.jit
+def load_columns(pointer, start, T, n, TIME: tl.constexpr, N: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr):
+    """Of STEPS tokens, (LANES, NP) each."""
+    columns = ()
+    for i in tl.static_range(STEPS):
+        columns += (load(pointer + i * TIME + n, before(start + i, T, n < N), WHOLE),)
+    return columns
+
+
+@triton.jit
+def store_sums(pointer, tile, token, T, n, N: tl.constexpr, WHOLE: tl.constexpr, CACHE: tl.constexpr):
+    """Of all lanes, each of which has them; the first writes them."""
+    sums = tl.broadcast_to(tl.sum(tile, axis=0, keep_dims=True), tile.shape)
+    writes = (tl.arange(0, tile.shape[0])[:, None] == 0) & (n < N)
+    tl.store(pointer + n, sums, mask=writes if WHOLE else before(token, T, writes), cache_modifier=CACHE)
+
+
+@triton.jit
+def load_states(pointers, channel, n, M: tl.constexpr, N: tl.constexpr, OUTER: tl.constexpr, WHOLE: tl.constexpr):
+    """Of (…, M, N)."""
+    tiles = ()
+    for o in tl.static_range(OUTER):
+        tiles += (load(pointers + o * N, (channel + o < M) & (n < N), WHOLE).to(tl.float32),)
+    return tiles
+
+
+@triton.jit
+def store_states(
+    pointers, tiles, channel, n, M: tl.constexpr, N: tl.constexpr, OUTER: tl.constexpr, WHOLE: tl.constexpr
+):
+    for o in tl.static_range(OUTER):
+        store(pointers + o * N, tiles[o], (channel + o < M) & (n < N), WHOLE, "")
+
+
+@triton.jit
+def zero_states(n, OUTER: tl.constexpr):
+    tiles = ()
+    for _ in tl.static_range(OUTER):
+        tiles += (tl.zeros(n.shape, tl.float32),)
+    return tiles
+
+
+# ---- Forward ----
 
 
 @triton.jit
@@ -36,34 +180,37 @@ def selective_scan_forward_kernel(
     kept,
     T,
     G,
-    M,
-    num_blocks,
     x_batch,
-    x_time,
     x_group,
     dt_batch,
-    dt_time,
     dt_group,
     b_batch,
-    b_time,
     b_group,
     c_batch,
-    c_time,
     c_group,
     y_batch,
-    y_time,
     y_group,
+    X_TIME: tl.constexpr,
+    DT_TIME: tl.constexpr,
+    B_TIME: tl.constexpr,
+    C_TIME: tl.constexpr,
+    Y_TIME: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    M: tl.constexpr,
     N: tl.constexpr,
     NP: tl.constexpr,
     STEPS: tl.constexpr,
     OUTER: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_STATE: tl.constexpr,
 ):
-    """One program: a block of channels of one sequence."""
-    block = tl.program_id(0) % num_blocks
-    sequence = (tl.program_id(0) // num_blocks).to(tl.int64)
+    """One program: a block of channels of one sequence. It loads the tokens that follow before it uses these."""
+    x_dtype: tl.constexpr = x.dtype.element_ty
+    dt_dtype: tl.constexpr = dt.dtype.element_ty
+    sequence, _, channel, n, place = places(BLOCKS, N, NP, OUTER, LANES)
     batch = sequence // G
     group = sequence % G
     x += batch * x_batch + group * x_group
@@ -71,45 +218,50 @@ def selective_scan_forward_kernel(
     b += batch * b_batch + group * b_group
     c += batch * c_batch + group * c_group
     y += batch * y_batch + group * y_group
-    size = M * N
-    kept += (batch * (tl.cdiv(T, CHUNK) + 1) * G + group) * size
-    channel, n = places(block, N, OUTER, NP, LANES)
-    place = channel * N + n
-    is_real = (channel < M) & (n < N)
+    SIZE: tl.constexpr = M * N
+    kept += (batch * (tl.cdiv(T, CHUNK) + 1) * G + group) * SIZE
     # What fills a tile up has A = 0 and no input: its states stay zero.
-    exponent = tl.load(A + group * size + place, mask=is_real, other=0.0).to(tl.float32) * LOG2_E
-    h = tl.zeros((OUTER, NP, LANES), tl.float32)
+    As = load_states(A + group * SIZE + place, channel, n, M, N, OUTER, WHOLE)
+    hs = zero_states(n, OUTER)
     if HAS_STATE:
-        h = tl.load(state + sequence * size + place, mask=is_real, other=0.0)
-    next_x = load_tokens(x, 0, T, x_time, channel, channel < M, STEPS)
-    next_dt = load_tokens(dt, 0, T, dt_time, channel, channel < M, STEPS)
-    next_b = load_tokens(b, 0, T, b_time, n, n < N, STEPS)
-    next_c = load_tokens(c, 0, T, c_time, n, n < N, STEPS)
+        hs = load_states(state + sequence * SIZE + place, channel, n, M, N, OUTER, WHOLE)
+    next_x = load_rows(x, 0, T, channel, X_TIME, M, STEPS, OUTER, False, PACKED)
+    next_dt = load_rows(dt, 0, T, channel, DT_TIME, M, STEPS, OUTER, False, PACKED)
+    next_b = load_columns(b, 0, T, n, B_TIME, N, STEPS, False)
+    next_c = load_columns(c, 0, T, n, C_TIME, N, STEPS, False)
     for start in range(0, T, STEPS):
         xs = next_x
         dts = next_dt
         bs = next_b
         cs = next_c
-        next_x = load_tokens(x, start + STEPS, T, x_time, channel, channel < M, STEPS)
-        next_dt = load_tokens(dt, start + STEPS, T, dt_time, channel, channel < M, STEPS)
-        next_b = load_tokens(b, start + STEPS, T, b_time, n, n < N, STEPS)
-        next_c = load_tokens(c, start + STEPS, T, c_time, n, n < N, STEPS)
+        x += STEPS * X_TIME
+        dt += STEPS * DT_TIME
+        b += STEPS * B_TIME
+        c += STEPS * C_TIME
+        next_x = load_rows(x, start + STEPS, T, channel, X_TIME, M, STEPS, OUTER, False, PACKED)
+        next_dt = load_rows(dt, start + STEPS, T, channel, DT_TIME, M, STEPS, OUTER, False, PACKED)
+        next_b = load_columns(b, start + STEPS, T, n, B_TIME, N, STEPS, False)
+        next_c = load_columns(c, start + STEPS, T, n, C_TIME, N, STEPS, False)
         if start % CHUNK == 0:
-            tl.store(kept + tl.cast(start // CHUNK, tl.int64) * G * size + place, h, mask=is_real)
-        ys = ()
+            store_states(kept + place, hs, channel, n, M, N, OUTER, WHOLE)
+            kept += tl.cast(G, tl.int64) * SIZE
         for i in tl.static_range(STEPS):
-            step = dts[i].to(tl.float32)
-            h = tl.exp2(step * exponent) * h + (step * xs[i].to(tl.float32)) * bs[i].to(tl.float32)
-            ys += (tl.sum(h * cs[i].to(tl.float32), axis=1, keep_dims=True),)
-        store_tokens(y, start, T, y_time, channel, channel < M, ys, STEPS, False)
-    tl.store(kept + tl.cast(tl.cdiv(T, CHUNK), tl.int64) * G * size + place, h, mask=is_real)
-    tl.store(last + sequence * size + place, h, mask=is_real)
+            states = hs
+            hs = ()
+            ys = ()
+            for o in tl.static_range(OUTER):
+                step = number(dts, i, o, OUTER, PACKED, dt_dtype)
+                token = number(xs, i, o, OUTER, PACKED, x_dtype)
+                decay = tl.exp2(step * (As[o] * LOG2_E))
+                hs += (decay * states[o] + (step * token) * bs[i].to(tl.float32),)
+                ys += (tl.sum(hs[o] * cs[i].to(tl.float32), axis=1, keep_dims=True),)
+            store_row(y + i * Y_TIME, ys, start + i, T, channel, M, OUTER, WHOLE, PACKED, "")
+        y += STEPS * Y_TIME
+    store_states(kept + place, hs, channel, n, M, N, OUTER, WHOLE)
+    store_states(last + sequence * SIZE + place, hs, channel, n, M, N, OUTER, WHOLE)
 
 
-@triton.jit
-def sum_channels(tile):
-    """First those that a thread holds, then over threads."""
-    return tl.sum(tl.sum(tile, axis=0, keep_dims=True), axis=2, keep_dims=True)
+# ---- Backward ----
 
 
 @triton.jit
@@ -131,120 +283,204 @@ def selective_scan_backward_kernel(
     scratch,
     T,
     G,
-    M,
-    num_blocks,
     dy_batch,
-    dy_time,
     dy_group,
     x_batch,
-    x_time,
     x_group,
     dt_batch,
-    dt_time,
     dt_group,
     b_batch,
-    b_time,
     b_group,
     c_batch,
-    c_time,
     c_group,
     dx_batch,
-    dx_time,
     dx_group,
     ddt_batch,
-    ddt_time,
     ddt_group,
+    DY_TIME: tl.constexpr,
+    X_TIME: tl.constexpr,
+    DT_TIME: tl.constexpr,
+    B_TIME: tl.constexpr,
+    C_TIME: tl.constexpr,
+    DX_TIME: tl.constexpr,
+    DDT_TIME: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    M: tl.constexpr,
     N: tl.constexpr,
     NP: tl.constexpr,
     STEPS: tl.constexpr,
     OUTER: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
+    STREAMS: tl.constexpr,
+    AHEAD: tl.constexpr,
     HAS_DLAST: tl.constexpr,
 ):
     """One program: a block of channels of one sequence, from its last chunk to the first.
 
     It has its own part of dA (B, G, M, N), and one term of db and dc (B, G, T, blocks, N). In its own ``scratch`` it
-    leaves the states before each STEPS tokens of a chunk.
+    leaves the states before each STEPS tokens of a chunk; STREAMS: these should stay in the cache, outputs need not.
+    AHEAD: tokens are loaded before those that come earlier are used, at the price of registers.
     """
-    block = tl.program_id(0) % num_blocks
-    sequence = (tl.program_id(0) // num_blocks).to(tl.int64)
+    CACHE: tl.constexpr = ".cs" if STREAMS else ""
+    POLICY: tl.constexpr = "evict_last" if STREAMS else ""
+    dy_dtype: tl.constexpr = dy.dtype.element_ty
+    x_dtype: tl.constexpr = x.dtype.element_ty
+    dt_dtype: tl.constexpr = dt.dtype.element_ty
+    sequence, block, channel, n, place = places(BLOCKS, N, NP, OUTER, LANES)
     batch = sequence // G
     group = sequence % G
-    dy += batch * dy_batch + group * dy_group
-    x += batch * x_batch + group * x_group
-    dt += batch * dt_batch + group * dt_group
-    b += batch * b_batch + group * b_group
-    c += batch * c_batch + group * c_group
-    dx += batch * dx_batch + group * dx_group
-    ddt += batch * ddt_batch + group * ddt_group
-    db += (sequence * T * num_blocks + block) * N
-    dc += (sequence * T * num_blocks + block) * N
-    size = M * N
     num_chunks = tl.cdiv(T, CHUNK)
-    kept += (batch * (num_chunks + 1) * G + group) * size
-    channel, n = places(block, N, OUTER, NP, LANES)
-    place = channel * N + n
-    is_real = (channel < M) & (n < N)
-    exponent = tl.load(A + group * size + place, mask=is_real, other=0.0).to(tl.float32) * LOG2_E
-    TILE: tl.constexpr = OUTER * NP * LANES
-    scratch += tl.program_id(0).to(tl.int64) * (CHUNK // STEPS) * TILE
-    scratch += (channel - block * OUTER * LANES) * NP + n
-    dh = tl.zeros((OUTER, NP, LANES), tl.float32)
+    start = (num_chunks - 1) * CHUNK  # of the chunk, then of the tile
+    SIZE: tl.constexpr = M * N
+    SUMS_TIME: tl.constexpr = BLOCKS * N
+    # Through each chunk these walk forth and back.
+    here = start.to(tl.int64)
+    x += batch * x_batch + group * x_group + here * X_TIME
+    dt += batch * dt_batch + group * dt_group + here * DT_TIME
+    b += batch * b_batch + group * b_group + here * B_TIME
+    kept += ((batch * (num_chunks + 1) + num_chunks - 1) * G + group) * SIZE
+    # These walk from the last tile to the first.
+    here += tl.cast((T - 1 - start) // STEPS, tl.int64) * STEPS
+    dy += batch * dy_batch + group * dy_group + here * DY_TIME
+    c += batch * c_batch + group * c_group + here * C_TIME
+    dx += batch * dx_batch + group * dx_group + here * DX_TIME
+    ddt += batch * ddt_batch + group * ddt_group + here * DDT_TIME
+    db += (sequence * T + here) * SUMS_TIME + block * N
+    dc += (sequence * T + here) * SUMS_TIME + block * N
+    TILE: tl.constexpr = LANES * NP
+    scratch += tl.program_id(0).to(tl.int64) * (CHUNK // STEPS * OUTER * TILE)
+    in_tile = tl.arange(0, LANES)[:, None] * NP + n
+    As = load_states(A + group * SIZE + place, channel, n, M, N, OUTER, WHOLE)
+    exponents = ()
+    for o in tl.static_range(OUTER):
+        exponents += (As[o] * LOG2_E,)
+    sums = zero_states(n, OUTER)  # of dA
+    dhs = zero_states(n, OUTER)
     if HAS_DLAST:
-        dh = tl.load(dlast + sequence * size + place, mask=is_real, other=0.0)
-    sum_dA = tl.zeros((OUTER, NP, LANES), tl.float32)
-    for chunks_after in range(num_chunks):
-        chunk = num_chunks - 1 - chunks_after
-        num_tiles = tl.cdiv(tl.minimum(T - chunk * CHUNK, CHUNK), STEPS)
-        h = tl.load(kept + tl.cast(chunk, tl.int64) * G * size + place, mask=is_real, other=0.0)
-        for tile in range(num_tiles - 1):
-            start = chunk * CHUNK + tile * STEPS
-            xs = load_tokens(x, start, T, x_time, channel, channel < M, STEPS)
-            dts = load_tokens(dt, start, T, dt_time, channel, channel < M, STEPS)
-            bs = load_tokens(b, start, T, b_time, n, n < N, STEPS)
-            tl.store(scratch + tile * TILE, h)
+        dhs = load_states(dlast + sequence * SIZE + place, channel, n, M, N, OUTER, WHOLE)
+    for _ in range(num_chunks):
+        num_tiles = tl.cdiv(tl.minimum(T - start, CHUNK), STEPS)
+        hs = load_states(kept + place, channel, n, M, N, OUTER, WHOLE)
+        kept -= tl.cast(G, tl.int64) * SIZE
+        if AHEAD:
+            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+        for _ in range(num_tiles - 1):
+            if AHEAD:
+                xs = next_x
+                dts = next_dt
+                bs = next_b
+            else:
+                xs = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                dts = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                bs = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+            start += STEPS
+            x += STEPS * X_TIME
+            dt += STEPS * DT_TIME
+            b += STEPS * B_TIME
+            if AHEAD:
+                next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+            for o in tl.static_range(OUTER):
+                tl.store(scratch + o * TILE + in_tile, hs[o], eviction_policy=POLICY)
+            scratch += OUTER * TILE
             for i in tl.static_range(STEPS):
-                step = dts[i].to(tl.float32)
-                h = tl.exp2(step * exponent) * h + (step * xs[i].to(tl.float32)) * bs[i].to(tl.float32)
-        tl.store(scratch + (num_tiles - 1) * TILE, h)
+                states = hs
+                hs = ()
+                for o in tl.static_range(OUTER):
+                    step = number(dts, i, o, OUTER, PACKED, dt_dtype)
+                    token = number(xs, i, o, OUTER, PACKED, x_dtype)
+                    hs += (tl.exp2(step * exponents[o]) * states[o] + (step * token) * bs[i].to(tl.float32),)
+        for o in tl.static_range(OUTER):
+            tl.store(scratch + o * TILE + in_tile, hs[o], eviction_policy=POLICY)
         tl.debug_barrier()
+        if AHEAD:
+            # The other three again: Triton would have to convert what goes from one loop to another.
+            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+            next_dy = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_c = load_columns(c, start, T, n, C_TIME, N, STEPS, WHOLE)
         for tiles_after in range(num_tiles):
-            tile = num_tiles - 1 - tiles_after
-            start = chunk * CHUNK + tile * STEPS
-            xs = load_tokens(x, start, T, x_time, channel, channel < M, STEPS)
-            dts = load_tokens(dt, start, T, dt_time, channel, channel < M, STEPS)
-            bs = load_tokens(b, start, T, b_time, n, n < N, STEPS)
-            dys = load_tokens(dy, start, T, dy_time, channel, channel < M, STEPS)
-            cs = load_tokens(c, start, T, c_time, n, n < N, STEPS)
-            h = tl.load(scratch + tile * TILE)
+            back = tl.where(tiles_after < num_tiles - 1, STEPS, 0)  # no further than to the chunk's first tile
+            if AHEAD:
+                xs = next_x
+                dts = next_dt
+                bs = next_b
+                dys = next_dy
+                cs = next_c
+            else:
+                xs = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                dts = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                bs = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+                dys = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                cs = load_columns(c, start, T, n, C_TIME, N, STEPS, WHOLE)
+            x -= back.to(tl.int64) * X_TIME
+            dt -= back.to(tl.int64) * DT_TIME
+            b -= back.to(tl.int64) * B_TIME
+            dy -= back.to(tl.int64) * DY_TIME
+            c -= back.to(tl.int64) * C_TIME
+            if AHEAD:
+                next_x = load_rows(x, start - back, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                next_dt = load_rows(dt, start - back, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                next_b = load_columns(b, start - back, T, n, B_TIME, N, STEPS, WHOLE)
+                next_dy = load_rows(dy, start - back, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+                next_c = load_columns(c, start - back, T, n, C_TIME, N, STEPS, WHOLE)
+            states = ()  # before each token and after the last, OUTER tiles each
+            for o in tl.static_range(OUTER):
+                states += (tl.load(scratch + o * TILE + in_tile, eviction_policy=POLICY),)
             decays = ()
-            carried = ()  # what of the state before a token is left in the one after it
-            dcs = ()
             for i in tl.static_range(STEPS):
-                step = dts[i].to(tl.float32)
-                decays += (tl.exp2(step * exponent),)
-                carried += (decays[i] * h,)
-                h = carried[i] + (step * xs[i].to(tl.float32)) * bs[i].to(tl.float32)
-                dcs += (sum_channels(h * dys[i].to(tl.float32)),)
-            store_tokens(dc, start, T, num_blocks * N, n, n < N, dcs, STEPS, False)
-            dbs = ()  # these three from the last token to the first
-            dxs = ()
-            ddts = ()
-            for j in tl.static_range(STEPS):
-                step = dts[STEPS - 1 - j].to(tl.float32)
-                token = xs[STEPS - 1 - j].to(tl.float32)
-                dh += dys[STEPS - 1 - j].to(tl.float32) * cs[STEPS - 1 - j].to(tl.float32)
-                dinput = tl.sum(dh * bs[STEPS - 1 - j].to(tl.float32), axis=1, keep_dims=True)  # of dt·x
-                dexponent = dh * carried[STEPS - 1 - j]  # of dt·A
-                sum_dA += dexponent * step
-                dbs += (sum_channels(dh * (step * token)),)
-                dxs += (dinput * step,)
-                ddts += (dinput * token + tl.sum(dexponent * exponent, axis=1, keep_dims=True) * LN_2,)
-                dh *= decays[STEPS - 1 - j]
-            store_tokens(db, start, T, num_blocks * N, n, n < N, dbs, STEPS, True)
-            store_tokens(dx, start, T, dx_time, channel, channel < M, dxs, STEPS, True)
-            store_tokens(ddt, start, T, ddt_time, channel, channel < M, ddts, STEPS, True)
+                products = tl.zeros((LANES, NP), tl.float32)
+                for o in tl.static_range(OUTER):
+                    step = number(dts, i, o, OUTER, PACKED, dt_dtype)
+                    token = number(xs, i, o, OUTER, PACKED, x_dtype)
+                    decay = tl.exp2(step * exponents[o])
+                    h = decay * states[i * OUTER + o] + (step * token) * bs[i].to(tl.float32)
+                    products += h * number(dys, i, o, OUTER, PACKED, dy_dtype)
+                    decays += (decay,)
+                    states += (h,)
+                store_sums(dc + i * SUMS_TIME, products, start + i, T, n, N, WHOLE, CACHE)
+            for j in tl.static_range(STEPS - 1, -1, -1):
+                dstates = dhs
+                earlier = sums
+                dhs = ()
+                sums = ()
+                dxs = ()
+                ddts = ()
+                products = tl.zeros((LANES, NP), tl.float32)
+                for o in tl.static_range(OUTER):
+                    step = number(dts, j, o, OUTER, PACKED, dt_dtype)
+                    token = number(xs, j, o, OUTER, PACKED, x_dtype)
+                    dh = dstates[o] + number(dys, j, o, OUTER, PACKED, dy_dtype) * cs[j].to(tl.float32)
+                    products += dh * (step * token)
+                    dinput = tl.sum(dh * bs[j].to(tl.float32), axis=1, keep_dims=True)  # of dt·x
+                    dhs += (dh * decays[j * OUTER + o],)
+                    dexponent = dhs[o] * states[j * OUTER + o]  # of dt·A
+                    sums += (earlier[o] + dexponent * step,)
+                    dxs += (dinput * step,)
+                    ddts += (dinput * token + tl.sum(dexponent * exponents[o], axis=1, keep_dims=True) * LN_2,)
+                store_sums(db + j * SUMS_TIME, products, start + j, T, n, N, WHOLE, CACHE)
+                store_row(dx + j * DX_TIME, dxs, start + j, T, channel, M, OUTER, WHOLE, PACKED, CACHE)
+                store_row(ddt + j * DDT_TIME, ddts, start + j, T, channel, M, OUTER, WHOLE, PACKED, CACHE)
+            start -= back
+            dx -= STEPS * DX_TIME
+            ddt -= STEPS * DDT_TIME
+            db -= STEPS * SUMS_TIME
+            dc -= STEPS * SUMS_TIME
+            scratch -= OUTER * TILE
+        start -= CHUNK
+        x -= CHUNK * X_TIME
+        dt -= CHUNK * DT_TIME
+        b -= CHUNK * B_TIME
+        dy -= STEPS * DY_TIME
+        c -= STEPS * C_TIME
+        scratch += OUTER * TILE
         tl.debug_barrier()
-    tl.store(dA + sequence * size + place, sum_dA, mask=is_real)
-    tl.store(dstate + sequence * size + place, dh, mask=is_real)
+    store_states(dA + sequence * SIZE + place, sums, channel, n, M, N, OUTER, WHOLE)
+    store_states(dstate + sequence * SIZE + place, dhs, channel, n, M, N, OUTER, WHOLE)

@@ -32,10 +32,13 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+SMALL_TILES = {"FORWARD_WIDTH": 4, "FORWARD_STEPS": 4, "BACKWARD_WIDTH": 4, "BACKWARD_STEPS": 2, "SPAN": 8}
+
+
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several steps, spans and blocks of channels, also for a few tokens and channels."""
-    for name, size in {"WIDTH": 4, "SPAN": 8, "STEPS": 2}.items():
+    for name, size in SMALL_TILES.items():
         monkeypatch.setattr(triton_conv, name, size)
     triton_conv._launcher.cache_clear()
     yield

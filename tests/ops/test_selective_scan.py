@@ -30,8 +30,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks, and pieces of the batch and of groups, also for a few tokens; in Triton several steps a chunk."""
     monkeypatch.setattr(module, "CHUNK", 8)
     monkeypatch.setattr(module, "PIECE_NUMBERS", 200)
-    monkeypatch.setattr(triton_scan, "FORWARD_ELEMENTS", 16)
-    monkeypatch.setattr(triton_scan, "BACKWARD_ELEMENTS", 8)
+    monkeypatch.setattr(triton_scan, "THREAD_STATES", 8)
 
 
 # ---- The oracle ----
@@ -171,12 +170,13 @@ WIDER = {
 }
 
 
-@pytest.mark.parametrize("outer", [2, 4])
+@pytest.mark.parametrize(("outer", "steps"), [(2, 2), (2, 4), (4, 2)])
 @pytest.mark.parametrize("case", WIDER)
-def test_wider_programs(case: str, outer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wider_programs(case: str, outer: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of more channels, as there are when programs are many."""
     sizes, dtype = WIDER[case]
-    for name, value in {"ENOUGH_PROGRAMS": 1, "MOST_OUTER": outer, "BACKWARD_ELEMENTS": 8 * outer}.items():
+    most = {"FORWARD_OUTER": outer, "BACKWARD_OUTER": outer}
+    for name, value in ({"ENOUGH_PROGRAMS": 1, "THREAD_STATES": steps * 4 * outer} | most).items():
         monkeypatch.setattr(triton_scan, name, value)
     problem = make_problem(sizes, dtype)
     problem.assert_close(problem.run(partial(selective_scan, backend="triton")))

@@ -13,12 +13,11 @@ from rebased.ops.triton.selective_scan_kernels import selective_scan_backward_ke
 
 TILE_STATES = 128
 """Of a tile, (LANES, NP): each thread of a warp has four side by side, which is what it loads at once."""
-MOST_OUTER = 4
-"""Tiles of a program: they share what is loaded for a token and summed over channels, but each takes registers."""
-FORWARD_ELEMENTS = 32
-"""How many numbers a thread holds of the states of STEPS tokens, in the forward pass."""
-BACKWARD_ELEMENTS = 32
-"""The same in the backward pass, where it holds as many decays."""
+THREAD_STATES = 32
+"""How many numbers a thread holds of the states of STEPS tokens; in the backward pass as many decays too."""
+FORWARD_OUTER = 4
+"""The most tiles of a program: they share what is loaded for a token, but leave registers for fewer tokens."""
+BACKWARD_OUTER = 2
 BACKWARD_REGISTERS = 168
 """Of a thread, where programs are many: twelve of them then run at once on a multiprocessor."""
 ENOUGH_PROGRAMS = 2048
@@ -35,10 +34,6 @@ class Tile:
     """Tokens."""
     registers: int | None = None
     """The most that a thread may have."""
-    streams: bool = False
-    """Whether the backward pass asks the cache to keep its scratch rather than its outputs."""
-    ahead: bool = True
-    """Whether the backward pass loads tokens before it has used others, as the forward pass does."""
 
 
 def forward(
@@ -59,7 +54,7 @@ def forward(
     kept = last.new_empty(B, triton.cdiv(T, chunk) + 1, *A.shape)
     x, dt, b, c = (with_rows(tensor) for tensor in (x, dt, b, c))
     rows, columns = {"X": x, "DT": dt, "Y": written}, {"B": b, "C": c}
-    plan = _Plan(x, A, chunk, tile or _tile(x, A, chunk, FORWARD_ELEMENTS, None), rows, columns)
+    plan = _Plan(x, A, chunk, tile or _tile(x, A, chunk, FORWARD_OUTER, None), rows, columns)
     _launcher("forward", plan.constants, plan.tile, state is not None)(
         plan.num_programs,
         # A kernel does not read what is missing, but something must be passed.
@@ -88,7 +83,7 @@ def backward(
     written_dx, written_ddt = (grad if has_rows(grad) else grad.new_empty(x.shape) for grad in (dx, ddt))
     dy, x, dt, b, c = (with_rows(tensor) for tensor in (dy, x, dt, b, c))
     rows, columns = {"DY": dy, "X": x, "DT": dt, "DX": written_dx, "DDT": written_ddt}, {"B": b, "C": c}
-    tile = tile or _tile(x, A, chunk, BACKWARD_ELEMENTS, BACKWARD_REGISTERS)
+    tile = tile or _tile(x, A, chunk, BACKWARD_OUTER, BACKWARD_REGISTERS)
     plan = _Plan(x, A, chunk, tile, rows, columns)
     dA, dstate = (kept.new_empty(B, G, M, N) for _ in range(2))
     partial_db, partial_dc = (kept.new_empty(B, G, T, plan.num_blocks, N) for _ in range(2))
@@ -121,12 +116,12 @@ def _tile_shape(A: Tensor) -> tuple[int, int]:
     return TILE_STATES // padded, padded
 
 
-def _tile(x: Tensor, A: Tensor, chunk: int, elements: int, registers: int | None) -> Tile:
+def _tile(x: Tensor, A: Tensor, chunk: int, most_outer: int, registers: int | None) -> Tile:
     (B, _, G, M), lanes = x.shape, _tile_shape(A)[0]
     outer = 1
-    while outer < MOST_OUTER and B * G * triton.cdiv(M, 2 * outer * lanes) >= ENOUGH_PROGRAMS:
+    while outer < most_outer and B * G * triton.cdiv(M, 2 * outer * lanes) >= ENOUGH_PROGRAMS:
         outer *= 2
-    steps = min(chunk, max(1, elements * 32 // (outer * TILE_STATES)))
+    steps = min(chunk, max(1, THREAD_STATES * 32 // (outer * TILE_STATES)))
     return Tile(outer, steps, registers if outer > 1 else None)
 
 
@@ -166,6 +161,5 @@ def _launcher(direction: str, constants: tuple[tuple[str, int], ...], tile: Tile
     if direction == "forward":
         kernel, others = selective_scan_forward_kernel, {"HAS_STATE": is_given}
     else:
-        kernel = selective_scan_backward_kernel
-        others = {"HAS_DLAST": is_given, "STREAMS": tile.streams, "AHEAD": tile.ahead}
+        kernel, others = selective_scan_backward_kernel, {"HAS_DLAST": is_given}
     return Launcher(kernel, dict(constants) | others, num_warps=1, num_stages=1, max_registers=tile.registers)

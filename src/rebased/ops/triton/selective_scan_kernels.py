@@ -29,11 +29,11 @@ def load(pointers, is_there, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def store(pointers, tile, is_there, WHOLE: tl.constexpr, CACHE: tl.constexpr):
+def store(pointers, tile, is_there, WHOLE: tl.constexpr):
     if WHOLE:
-        tl.store(pointers, tile, cache_modifier=CACHE)
+        tl.store(pointers, tile)
     else:
-        tl.store(pointers, tile, mask=is_there, cache_modifier=CACHE)
+        tl.store(pointers, tile, mask=is_there)
 
 
 @triton.jit
@@ -103,7 +103,6 @@ def store_row(
     OUTER: tl.constexpr,
     WHOLE: tl.constexpr,
     PACKED: tl.constexpr,
-    CACHE: tl.constexpr,
 ):
     """Of one token, at ``pointer``; the tuple has a tile (LANES, 1) for each o."""
     dtype: tl.constexpr = pointer.dtype.element_ty
@@ -113,10 +112,10 @@ def store_row(
         for o in tl.static_range(OUTER):
             words |= row[o].to(dtype).to(tl.uint16, bitcast=True).to(word) << (16 * o)
         words_at = pointer.to(tl.pointer_type(word)) + channel // OUTER
-        store(words_at, words, before(token, T, channel < M), WHOLE, CACHE)
+        store(words_at, words, before(token, T, channel < M), WHOLE)
     else:
         for o in tl.static_range(OUTER):
-            store(pointer + (channel + o), row[o].to(dtype), before(token, T, channel + o < M), WHOLE, CACHE)
+            store(pointer + (channel + o), row[o].to(dtype), before(token, T, channel + o < M), WHOLE)
 
 
 # ---- Its b and c, and the states ----
@@ -132,11 +131,11 @@ def load_columns(pointer, start, T, n, TIME: tl.constexpr, N: tl.constexpr, STEP
 
 
 @triton.jit
-def store_sums(pointer, tile, token, T, n, N: tl.constexpr, WHOLE: tl.constexpr, CACHE: tl.constexpr):
+def store_sums(pointer, tile, token, T, n, N: tl.constexpr, WHOLE: tl.constexpr):
     """Of all lanes, each of which has them; the first writes them."""
     sums = tl.broadcast_to(tl.sum(tile, axis=0, keep_dims=True), tile.shape)
     writes = (tl.arange(0, tile.shape[0])[:, None] == 0) & (n < N)
-    tl.store(pointer + n, sums, mask=writes if WHOLE else before(token, T, writes), cache_modifier=CACHE)
+    tl.store(pointer + n, sums, mask=writes if WHOLE else before(token, T, writes))
 
 
 @triton.jit
@@ -153,7 +152,7 @@ def store_states(
     pointers, tiles, channel, n, M: tl.constexpr, N: tl.constexpr, OUTER: tl.constexpr, WHOLE: tl.constexpr
 ):
     for o in tl.static_range(OUTER):
-        store(pointers + o * N, tiles[o], (channel + o < M) & (n < N), WHOLE, "")
+        store(pointers + o * N, tiles[o], (channel + o < M) & (n < N), WHOLE)
 
 
 @triton.jit
@@ -255,7 +254,7 @@ def selective_scan_forward_kernel(
                 decay = tl.exp2(step * (As[o] * LOG2_E))
                 hs += (decay * states[o] + (step * token) * bs[i].to(tl.float32),)
                 ys += (tl.sum(hs[o] * cs[i].to(tl.float32), axis=1, keep_dims=True),)
-            store_row(y + i * Y_TIME, ys, start + i, T, channel, M, OUTER, WHOLE, PACKED, "")
+            store_row(y + i * Y_TIME, ys, start + i, T, channel, M, OUTER, WHOLE, PACKED)
         y += STEPS * Y_TIME
     store_states(kept + place, hs, channel, n, M, N, OUTER, WHOLE)
     store_states(last + sequence * SIZE + place, hs, channel, n, M, N, OUTER, WHOLE)
@@ -314,18 +313,13 @@ def selective_scan_backward_kernel(
     CHUNK: tl.constexpr,
     WHOLE: tl.constexpr,
     PACKED: tl.constexpr,
-    STREAMS: tl.constexpr,
-    AHEAD: tl.constexpr,
     HAS_DLAST: tl.constexpr,
 ):
     """One program: a block of channels of one sequence, from its last chunk to the first.
 
     It has its own part of dA (B, G, M, N), and one term of db and dc (B, G, T, blocks, N). In its own ``scratch`` it
-    leaves the states before each STEPS tokens of a chunk; STREAMS: these should stay in the cache, outputs need not.
-    AHEAD: tokens are loaded before those that come earlier are used, at the price of registers.
+    leaves the states before each STEPS tokens of a chunk. Tokens are loaded before those next to them are used.
     """
-    CACHE: tl.constexpr = ".cs" if STREAMS else ""
-    POLICY: tl.constexpr = "evict_last" if STREAMS else ""
     dy_dtype: tl.constexpr = dy.dtype.element_ty
     x_dtype: tl.constexpr = x.dtype.element_ty
     dt_dtype: tl.constexpr = dt.dtype.element_ty
@@ -365,29 +359,22 @@ def selective_scan_backward_kernel(
         num_tiles = tl.cdiv(tl.minimum(T - start, CHUNK), STEPS)
         hs = load_states(kept + place, channel, n, M, N, OUTER, WHOLE)
         kept -= tl.cast(G, tl.int64) * SIZE
-        if AHEAD:
-            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+        next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
         for _ in range(num_tiles - 1):
-            if AHEAD:
-                xs = next_x
-                dts = next_dt
-                bs = next_b
-            else:
-                xs = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                dts = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                bs = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+            xs = next_x
+            dts = next_dt
+            bs = next_b
             start += STEPS
             x += STEPS * X_TIME
             dt += STEPS * DT_TIME
             b += STEPS * B_TIME
-            if AHEAD:
-                next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
             for o in tl.static_range(OUTER):
-                tl.store(scratch + o * TILE + in_tile, hs[o], eviction_policy=POLICY)
+                tl.store(scratch + o * TILE + in_tile, hs[o])
             scratch += OUTER * TILE
             for i in tl.static_range(STEPS):
                 states = hs
@@ -397,43 +384,34 @@ def selective_scan_backward_kernel(
                     token = number(xs, i, o, OUTER, PACKED, x_dtype)
                     hs += (tl.exp2(step * exponents[o]) * states[o] + (step * token) * bs[i].to(tl.float32),)
         for o in tl.static_range(OUTER):
-            tl.store(scratch + o * TILE + in_tile, hs[o], eviction_policy=POLICY)
+            tl.store(scratch + o * TILE + in_tile, hs[o])
         tl.debug_barrier()
-        if AHEAD:
-            # The other three again: Triton would have to convert what goes from one loop to another.
-            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
-            next_dy = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_c = load_columns(c, start, T, n, C_TIME, N, STEPS, WHOLE)
+        # The other three again: Triton would have to convert what goes from one loop to another.
+        next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
+        next_dy = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_c = load_columns(c, start, T, n, C_TIME, N, STEPS, WHOLE)
         for tiles_after in range(num_tiles):
             back = tl.where(tiles_after < num_tiles - 1, STEPS, 0)  # no further than to the chunk's first tile
-            if AHEAD:
-                xs = next_x
-                dts = next_dt
-                bs = next_b
-                dys = next_dy
-                cs = next_c
-            else:
-                xs = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                dts = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                bs = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
-                dys = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                cs = load_columns(c, start, T, n, C_TIME, N, STEPS, WHOLE)
+            xs = next_x
+            dts = next_dt
+            bs = next_b
+            dys = next_dy
+            cs = next_c
             x -= back.to(tl.int64) * X_TIME
             dt -= back.to(tl.int64) * DT_TIME
             b -= back.to(tl.int64) * B_TIME
             dy -= back.to(tl.int64) * DY_TIME
             c -= back.to(tl.int64) * C_TIME
-            if AHEAD:
-                next_x = load_rows(x, start - back, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                next_dt = load_rows(dt, start - back, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                next_b = load_columns(b, start - back, T, n, B_TIME, N, STEPS, WHOLE)
-                next_dy = load_rows(dy, start - back, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-                next_c = load_columns(c, start - back, T, n, C_TIME, N, STEPS, WHOLE)
+            next_x = load_rows(x, start - back, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_dt = load_rows(dt, start - back, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_b = load_columns(b, start - back, T, n, B_TIME, N, STEPS, WHOLE)
+            next_dy = load_rows(dy, start - back, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_c = load_columns(c, start - back, T, n, C_TIME, N, STEPS, WHOLE)
             states = ()  # before each token and after the last, OUTER tiles each
             for o in tl.static_range(OUTER):
-                states += (tl.load(scratch + o * TILE + in_tile, eviction_policy=POLICY),)
+                states += (tl.load(scratch + o * TILE + in_tile),)
             decays = ()
             for i in tl.static_range(STEPS):
                 products = tl.zeros((LANES, NP), tl.float32)
@@ -445,7 +423,7 @@ def selective_scan_backward_kernel(
                     products += h * number(dys, i, o, OUTER, PACKED, dy_dtype)
                     decays += (decay,)
                     states += (h,)
-                store_sums(dc + i * SUMS_TIME, products, start + i, T, n, N, WHOLE, CACHE)
+                store_sums(dc + i * SUMS_TIME, products, start + i, T, n, N, WHOLE)
             for j in tl.static_range(STEPS - 1, -1, -1):
                 dstates = dhs
                 earlier = sums
@@ -465,9 +443,9 @@ def selective_scan_backward_kernel(
                     sums += (earlier[o] + dexponent * step,)
                     dxs += (dinput * step,)
                     ddts += (dinput * token + tl.sum(dexponent * exponents[o], axis=1, keep_dims=True) * LN_2,)
-                store_sums(db + j * SUMS_TIME, products, start + j, T, n, N, WHOLE, CACHE)
-                store_row(dx + j * DX_TIME, dxs, start + j, T, channel, M, OUTER, WHOLE, PACKED, CACHE)
-                store_row(ddt + j * DDT_TIME, ddts, start + j, T, channel, M, OUTER, WHOLE, PACKED, CACHE)
+                store_sums(db + j * SUMS_TIME, products, start + j, T, n, N, WHOLE)
+                store_row(dx + j * DX_TIME, dxs, start + j, T, channel, M, OUTER, WHOLE, PACKED)
+                store_row(ddt + j * DDT_TIME, ddts, start + j, T, channel, M, OUTER, WHOLE, PACKED)
             start -= back
             dx -= STEPS * DX_TIME
             ddt -= STEPS * DDT_TIME

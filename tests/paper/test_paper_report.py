@@ -51,8 +51,8 @@ def test_same_findings_give_the_same_page(html: str) -> None:
 
 
 def test_begins_with_what_there_is(html: str) -> None:
-    assert line_of(html, "table1") == [TABLE1.title, "partial", "228 of 240", "34.5", "small", "table1"]
-    assert line_of(html, "figure4") == [FIGURE4.title, "complete", "240 of 240", "34.5", "small", "figure4"]
+    assert line_of(html, "table1") == [TABLE1.title, "partial", "228 of 264", "34.5", "small", "table1"]
+    assert line_of(html, "figure4") == [FIGURE4.title, "complete", "264 of 264", "34.5", "small", "figure4"]
     assert line_of(html, "table4") == [TABLE4.title, "shown", "none", "", "small", "table4"]
     assert line_of(html, "table9")[1:] == ["missing", "", "", "", "table9"]
 
@@ -82,7 +82,7 @@ def test_says_how_it_was_made(html: str) -> None:
 
 def test_says_what_is_missing(html: str) -> None:
     said = PageChecker(html).words
-    assert "12 of 240 runs are not finished" in said
+    assert "36 of 264 runs are not finished" in said
     assert "<pre><code>rebased paper run table1 --scale small</code></pre>" in html
     assert "<pre><code>rebased paper run table9 --scale small</code></pre>" in html
     assert "rebased paper run figure4" not in said
@@ -100,7 +100,7 @@ def test_nothing_finished_is_missing() -> None:
 
 def test_shared_runs_count_once(html: str) -> None:
     assert "Training took 34.5 minutes" in html
-    grid = {"run": TABLE1.grids["small"]["run"] | {"seed": [46, 47, 48, 49, 50]}}
+    grid = {"run": TABLE1.grids["small"]["run"] | {"seed": [46, 47, 48, 49, 50], "seq_len": 256}}
     overlapping = dataclasses.replace(ablation_findings(FIGURE4), grid=grid, seconds=600.0)
     assert "Training took 42.5 minutes" in words(  # a fifth of ten minutes was Table 1's
         (TABLE1, ablation_findings(TABLE1)), (FIGURE4, overlapping)
@@ -129,9 +129,9 @@ def test_lines_of_a_grid_are_few() -> None:
 
 def test_what_was_not_recorded_is_said() -> None:
     """Of runs made before machines were recorded, only their number is known."""
-    findings = dataclasses.replace(ablation_findings(TABLE1), machines=[{"runs": 240}])
+    findings = dataclasses.replace(ablation_findings(TABLE1), machines=[{"runs": 264}])
     html = render_paper_report([(TABLE1, findings)])
-    assert '<th scope="row">not known</th><td class="number">240</td>' in html
+    assert '<th scope="row">not known</th><td class="number">264</td>' in html
 
 
 def test_text_is_escaped() -> None:

@@ -107,6 +107,13 @@ def test_shared_runs_count_once(html: str) -> None:
     )
 
 
+def test_time_that_was_not_recorded_is_said() -> None:
+    html = render_paper_report([(TABLE1, dataclasses.replace(ablation_findings(TABLE1), num_untimed=7))])
+    assert line_of(html, "table1")[3] == "≥ 34.5"
+    assert "34.5 minutes of training, without 7 of the runs, whose time was not recorded" in html
+    assert "Training took at least 34.5 minutes" in html
+
+
 def test_lines_of_a_grid_are_few() -> None:
     lengths = {128: 16, 256: 64}
     cells = [

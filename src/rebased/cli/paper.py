@@ -127,7 +127,7 @@ def _told(findings: Findings) -> str:
     runs = f"{findings.num_finished} of {count(findings.num_runs, 'run')}"
     if findings.num_waiting:
         runs += f" ({findings.num_waiting} not in these numbers: others of their cell are not finished)"
-    made = f"scale {findings.scale} ({SCALES[findings.scale]}); {runs}, {findings.seconds / 60:.1f} minutes of training"
+    made = f"scale {findings.scale} ({SCALES[findings.scale]}); {runs}, {findings.time_spent}"
     return f"{findings.experiment}: {made}\n"
 
 

@@ -55,8 +55,9 @@ def conduct(
     finished = _finished(sweep, configs, serving)
     seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
     named = {name_of(config): config for config in configs}
-    if finished:
-        write_ledger(out, [Entry.of(named[name], run, seconds.get(name, 0.0)) for name, run in finished.items()])
+    entries = [Entry.of(named[name], run, seconds.get(name)) for name, run in finished.items()]
+    if entries:
+        write_ledger(out, entries)
     _keep_more(experiment, scale, out, len(finished))
     runs = _of_whole_cells(configs, finished)
     material = Material(scale=scale, runs=runs, out=out, device=device)
@@ -68,7 +69,8 @@ def conduct(
         num_finished=len(finished),
         num_waiting=len(finished) - len(runs),
         machines=machines_of(list(finished.values())),
-        seconds=round(sum((seconds.get(name, 0.0) for name in finished), start=0.0), 1),
+        seconds=round(sum((entry.seconds or 0.0 for entry in entries), start=0.0), 1),
+        num_untimed=sum(entry.seconds is None for entry in entries),
         data=experiment.measure(material),
     )
     if not findings.is_empty:

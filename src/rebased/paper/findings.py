@@ -33,6 +33,8 @@ class Findings:
     """What the runs were made with: commit, versions and device, and how many runs were made so."""
     seconds: float
     """Of a card, or a CPU: runs that train on one at the same time share its time."""
+    num_untimed: int = 0
+    """Finished, but nothing recorded how long they trained; the seconds are those of the others."""
     data: Mapping[str, Any]
     """The numbers, as the experiment's own module has them."""
 
@@ -44,6 +46,14 @@ class Findings:
     def is_empty(self) -> bool:
         """Whether there is nothing to present."""
         return self.num_runs > 0 and self.num_finished == self.num_waiting
+
+    @property
+    def time_spent(self) -> str:
+        """In words."""
+        minutes = f"{self.seconds / 60:,.1f} minutes of training"
+        if not self.num_untimed:
+            return minutes
+        return f"{minutes}, without {self.num_untimed} of the runs, whose time was not recorded"
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

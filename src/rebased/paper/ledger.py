@@ -27,17 +27,18 @@ class Entry:
 
     config: RecallConfig
     result: dict[str, Any]
-    seconds: float
-    """Of a card, or a CPU: the run's part of what its group had."""
+    seconds: float | None
+    """Of a card, or a CPU: the run's part of what its group had. None where nothing recorded it."""
     accuracies: tuple[float, ...] = ()
     """After each epoch, where that is known."""
     watched: Watched = field(default_factory=dict)
     """Of a run that watches parameters; empty where that was not kept, as in older ledgers."""
 
     @classmethod
-    def of(cls, config: RecallConfig, run: Run, seconds: float) -> Self:
+    def of(cls, config: RecallConfig, run: Run, seconds: float | None) -> Self:
         accuracies = tuple(round(entry["accuracy"], 5) for entry in run.metrics)
-        return cls(config, run.result, round(seconds, 2), accuracies, watched_moments(run))
+        rounded = None if seconds is None else round(seconds, 2)
+        return cls(config, run.result, rounded, accuracies, watched_moments(run))
 
     def as_run(self, sweep: SweepFolder) -> Run:
         """As it would be read from its folder, without weights and with little of its metrics."""
@@ -64,7 +65,8 @@ class Entry:
         accuracies, watched = tuple(map(float, values.get("accuracies", ()))), dict(values.get("watched", {}))
         if any(len(moments) != len(accuracies) for moments in watched.values()):
             raise ValueError("watched and accuracies are not of the same epochs")
-        return cls(config, result, float(values["seconds"]), accuracies, watched)
+        seconds = values["seconds"]
+        return cls(config, result, None if seconds is None else float(seconds), accuracies, watched)
 
 
 def read_ledger(out: Path) -> dict[str, Entry]:

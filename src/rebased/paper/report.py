@@ -69,7 +69,8 @@ def _state(findings: Findings | None) -> list[Cell | str]:
     if not findings.num_runs:  # whether all is there, its section says
         return ["shown", Cell("none", "faint", "it has no runs of its own"), "", findings.scale]
     status = "complete" if findings.is_complete else "partial"
-    return [status, _finished(findings), f"{findings.seconds / 60:,.1f}", findings.scale]
+    minutes = f"{'≥ ' if findings.num_untimed else ''}{findings.seconds / 60:,.1f}"
+    return [status, _finished(findings), Cell(minutes, note=findings.time_spent), findings.scale]
 
 
 def _has_something(findings: Findings | None) -> bool:
@@ -119,7 +120,7 @@ def _about_scale(findings: Findings) -> str:
 
 
 def _how_made(findings: Findings) -> Iterator[Html]:
-    spent = f"{findings.seconds / 60:,.1f} minutes of training; runs that shared a card shared its time"
+    spent = f"{findings.time_spent}; runs that shared a card shared its time"
     yield definitions({"runs": f"{_finished(findings)} finished", "device time": spent})
     if findings.machines:
         yield table(_machines(findings))
@@ -188,6 +189,7 @@ def _in_all(entries: Sequence[Entry]) -> str:
     presented = sum(map(_has_something, found))
     return (
         f"{presented} of {len(entries)} experiments have findings. Training took "
+        f"{'at least ' if any(each.num_untimed for each in found) else ''}"
         f"{_total_seconds(found) / 60:,.1f} minutes; runs that several experiments share count once."
     )
 

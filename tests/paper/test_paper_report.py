@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_shows_what_experiments_present(html: str) -> None:
             assert all(f'aria-label="{picture.caption}"' in html for picture in section.pictures)
     assert f"Scale small: {SCALES['small']}." in said
     assert "a <small> corpus" in said
-    assert html.count("<svg") == 2
+    assert html.count("<svg") == 3  # Table 1's, and Figure 4's at two lengths
     assert "▲" in html
     assert "▼" in html
 
@@ -87,6 +88,13 @@ def test_says_what_is_missing(html: str) -> None:
     assert "<pre><code>rebased paper run table9 --scale small</code></pre>" in html
     assert "rebased paper run figure4" not in said
     assert "rebased paper run table4 --scale paper" in words((TABLE4, None), scale="paper")
+
+
+def test_commands_go_on_in_the_same_folder() -> None:
+    """Elsewhere everything would be trained anew."""
+    said = words((TABLE1, ablation_findings(TABLE1, num_finished=228)), (TABLE4, None), out=Path("my results"))
+    assert "rebased paper run table1 --scale small --out 'my results'" in said
+    assert "rebased paper run table4 --scale small --out 'my results'" in said
 
 
 def test_nothing_finished_is_missing() -> None:
@@ -110,6 +118,7 @@ def test_shared_runs_count_once(html: str) -> None:
 def test_time_that_was_not_recorded_is_said() -> None:
     html = render_paper_report([(TABLE1, dataclasses.replace(ablation_findings(TABLE1), num_untimed=7))])
     assert line_of(html, "table1")[3] == "≥ 34.5"
+    assert re.search('<td class="number" title="[^"]*">≥ 34.5</td>', html)
     assert "34.5 minutes of training, without 7 of the runs, whose time was not recorded" in html
     assert "Training took at least 34.5 minutes" in html
 

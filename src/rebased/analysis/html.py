@@ -34,7 +34,7 @@ Html = NewType("Html", str)
 _MARKS = {"higher": "▲", "lower": "▼"}
 """Beside the colour, for those who do not see it."""
 
-_NUMBER = re.compile(r"[-+−<≤[]?[-+−]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?%?(?![\w.])")
+_NUMBER = re.compile(r"[<≤≥[]? ?[-+−]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?%?(?![\w.])")
 """What a cell of numbers begins with: 0.59 ± 0.06, [−0.1, 0.2], 228 of 240; but no version and no commit."""
 
 _SMALLEST = 0.6

@@ -149,7 +149,7 @@ def report(
         if not any(findings for _, findings in entries):
             what = "findings" if scale is None else f"findings of scale {scale}"
             raise ValueError(f"there are no {what} in {out}; `rebased paper run` makes them")
-        write_text(page, render_paper_report(entries, scale=scale or "small"))
+        write_text(page, render_paper_report(entries, scale=scale or "small", out=None if out == _OUT else out))
     except (ImportError, ValueError, OSError) as error:
         fail(error)
     found = sum(findings is not None for _, findings in entries)

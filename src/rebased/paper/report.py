@@ -1,7 +1,9 @@
 """The page of all experiments: our numbers beside the paper's, and how each was made."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rebased.analysis.html import Html, command, definitions, folded, page, paragraph, render, section, table
@@ -30,9 +32,10 @@ _MADE_WITH = {"device_name": "device", "commit": "commit", "rebased": "rebased",
 """What of a machine is shown, and as what."""
 
 
-def render_paper_report(entries: Sequence[Entry], *, scale: str = "small") -> str:
+def render_paper_report(entries: Sequence[Entry], *, scale: str = "small", out: Path | None = None) -> str:
     """One HTML file, in the order of ``entries``; ``scale`` is proposed for what is missing.
 
+    ``out``: the folder that its commands name, unless it is theirs by default.
     ImportError, saying what to install, where a picture needs matplotlib and there is none.
     """
     title = "The ReBased paper, reproduced"
@@ -46,7 +49,7 @@ def render_paper_report(entries: Sequence[Entry], *, scale: str = "small") -> st
             ),
             table(_overview(entries), anchors=[experiment.name for experiment, _ in entries]),
             section("How to read this", [definitions(_LEGEND)]),
-            *(_experiment_section(experiment, findings, scale) for experiment, findings in entries),
+            *(_experiment_section(experiment, findings, scale, out) for experiment, findings in entries),
             section("In all", [paragraph(_in_all(entries))]),
         ],
     )
@@ -85,13 +88,13 @@ def _finished(findings: Findings) -> str:
 # ---- One experiment ----
 
 
-def _experiment_section(experiment: Experiment, findings: Findings | None, scale: str) -> Html:
+def _experiment_section(experiment: Experiment, findings: Findings | None, scale: str, out: Path | None) -> Html:
     if findings is None or not _has_something(findings):
         wanted = scale if findings is None else findings.scale
         needs = (
             "To train what it needs, and measure:" if experiment.configs(wanted) else "It trains nothing. To make it:"
         )
-        parts = [paragraph(f"Nothing was found yet. {needs}"), _to_run(experiment, wanted)]
+        parts = [paragraph(f"Nothing was found yet. {needs}"), _to_run(experiment, wanted, out)]
         return section(experiment.title, parts, anchor=experiment.name)
     content = experiment.section(findings.data)
     parts = [paragraph(_about_scale(findings), note=True), *map(render, content.parts)]
@@ -103,14 +106,15 @@ def _experiment_section(experiment: Experiment, findings: Findings | None, scale
         said = (
             f"{missing:,} of {findings.num_runs:,} runs are not finished, and not in these numbers.{waiting} To go on:"
         )
-        parts += [paragraph(said), _to_run(experiment, findings.scale)]
+        parts += [paragraph(said), _to_run(experiment, findings.scale, out)]
     if findings.num_runs:
         parts.append(folded("How this was made", _how_made(findings)))
     return section(content.title, parts, anchor=experiment.name)
 
 
-def _to_run(experiment: Experiment, scale: str) -> Html:
-    return command(f"rebased paper run {experiment.name} --scale {scale}")
+def _to_run(experiment: Experiment, scale: str, out: Path | None) -> Html:
+    place = "" if out is None else f" --out {shlex.quote(str(out))}"
+    return command(f"rebased paper run {experiment.name} --scale {scale}{place}")
 
 
 def _about_scale(findings: Findings) -> str:

@@ -12,11 +12,11 @@ from rebased.bench import OpsBenchResult
 from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
+from rebased.paper.ablation import KERNELS as TABLE_1_NAMES
 from rebased.paper.figure1 import MIXERS as FIGURE_1_NAMES
 from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
 from rebased.paper.published import TABLE_1, TABLE_3
 from rebased.paper.registry import EXPERIMENTS
-from rebased.paper.table1 import KERNELS as TABLE_1_NAMES
 from rebased.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent

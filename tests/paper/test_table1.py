@@ -7,9 +7,10 @@ import pytest
 from paper_cases import make_run
 
 from rebased.analysis.pages import Cell, Section, Table
+from rebased.paper.ablation import KERNELS
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figure4 import FIGURE4
-from rebased.paper.table1 import KERNELS, TABLE1
+from rebased.paper.table1 import TABLE1
 from rebased.runs import Run
 
 

@@ -67,8 +67,8 @@ def _describe(run: Run) -> Data:
 def _decay_alone(run: Run) -> list[float]:
     """What each epoch's end would have left of an initial 1, had every gradient been zero: AdamW decays γ too."""
     config = RecallConfig.from_dict(run.config)
-    steps = -(-config.num_train // config.batch_size)
-    kept = [(1 - config.learning_rate_in(entry["epoch"]) * config.weight_decay) ** steps for entry in run.metrics]
+    rates = [config.learning_rate_in(entry["epoch"]) for entry in run.metrics]
+    kept = [(1 - rate * config.weight_decay) ** config.steps_per_epoch for rate in rates]
     return [round(float(left), 5) for left in np.cumprod(kept)]
 
 

@@ -9,10 +9,10 @@ from jaxtyping import Float
 
 from rebased.analysis.expected_performance import expected_performance
 from rebased.analysis.pages import Picture, Section, Table
+from rebased.paper.ablation import GRIDS, KERNELS
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.recall_cells import describe_cells
-from rebased.paper.table1 import GRIDS, KERNELS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

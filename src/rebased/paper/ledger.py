@@ -51,7 +51,7 @@ class Entry:
         return Run(sweep.run(self.config), self.config.to_dict(), tuple(metrics), self.result)
 
     def line(self) -> str:
-        values = {"run": self.config.to_dict(), "result": self.result, "seconds": self.seconds}
+        values: dict[str, Any] = {"run": self.config.to_dict(), "result": self.result, "seconds": self.seconds}
         if self.accuracies:
             values["accuracies"] = self.accuracies
         if self.watched:

@@ -113,6 +113,11 @@ class RecallConfig:
             options = options | {"layers": tuple(layers)}
         return preset(f"mqar-{self.stack}", **sizes, **options)
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """The last one may have fewer examples."""
+        return -(-self.num_train // self.batch_size)
+
     def learning_rate_in(self, epoch: int) -> float:
         """Of epoch 1, 2, …: a cosine in steps of an epoch, from `learning_rate` to what would be 0 after the last."""
         return self.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / self.epochs)) / 2

@@ -78,10 +78,6 @@ class Replicas:
         self._train_set: Examples | None = None
         self._test_set = cell.test_set(self.device)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.cell.num_train // self.cell.batch_size)
-
     def train_epoch(self, on_step: Callable[[int, int], None] | None = None) -> dict[int, Record]:
         """One epoch of all active runs, and a test. ``on_step`` is called with the steps done and their number."""
         examples = self._examples_of_epoch()
@@ -90,14 +86,15 @@ class Replicas:
         rates = [self.configs[i].learning_rate_in(self.epoch + 1) for i in self.active]
         learning_rates = torch.tensor(rates, dtype=self.models.dtype, device=self.device)
         total = torch.zeros(len(self.active), dtype=torch.float64, device=self.device)
-        for step in range(self.steps_per_epoch):
+        num_steps = self.cell.steps_per_epoch
+        for step in range(num_steps):
             rows = order[:, step * self.cell.batch_size : (step + 1) * self.cell.batch_size]
             total += self.train_step(examples, rows, learning_rates)
             if on_step is not None:
-                on_step(step + 1, self.steps_per_epoch)
+                on_step(step + 1, num_steps)
         self.epoch += 1
         total.masked_fill_(self.models.not_finite(), math.nan)  # what the last step led to has no loss yet
-        losses = (total / self.steps_per_epoch).tolist()
+        losses = (total / num_steps).tolist()
         accuracies, watched = self.accuracies(), self._watched()
         return {
             i: Record(self.epoch, loss, accuracy, rate, self._finished(loss, accuracy), moments)

@@ -105,7 +105,7 @@ def test_shown_maps() -> None:
 TINY = {
     "stack": list(MODELS),
     "seq_len": 16,
-    "d_model": 12,
+    "d_model": [12, 24],
     "task_options": {"num_pairs": 4},
     "learning_rate": [1e-3, 1e-2],
     "seed": [42, 43],
@@ -155,21 +155,27 @@ def material_of(out: Path) -> Material:
 def test_findings(trained: Path) -> None:
     findings = Findings.read(findings_path(trained, "smoke", "table3"))
     assert findings.is_complete
-    assert findings.num_runs == 12
+    assert findings.num_runs == 24
     data = findings.data
     assert data == json.loads(json.dumps(data))
     assert data["num_examples"] == 200
-    assert [model["stack"] for model in data["models"]] == list(MODELS)
-    assert len(data["runs"]) == 6  # of each stack, the seeds of its best learning rate
+    assert [(model["d_model"], model["stack"]) for model in data["models"]] == [
+        (width, stack) for width in TINY["d_model"] for stack in MODELS
+    ]
+    assert len(data["runs"]) == 12  # of each stack and width, the seeds of its best learning rate
     for model in data["models"]:
-        entries = [entry for entry in data["runs"].values() if entry["stack"] == model["stack"]]
+        entries = [
+            entry
+            for entry in data["runs"].values()
+            if (entry["stack"], entry["d_model"]) == (model["stack"], model["d_model"])
+        ]
         assert [entry["seed"] for entry in entries] == model["seeds"] == [42, 43]
         assert {entry["learning_rate"] for entry in entries} == {model["learning_rate"]}
-        assert ["examples" in entry for entry in entries] == [True, False]
+        assert ["examples" in entry for entry in entries] == [model["d_model"] == 24, False]
         for measure in MEASURES:
             assert model[measure]["mean"] == pytest.approx(np.mean([entry[measure] for entry in entries]))
             assert 0 <= model[measure]["mean"] <= 1
-    assert data["difference"]["seeds"] == [42, 43]
+    assert [(each["d_model"], each["seeds"]) for each in data["differences"]] == [(12, [42, 43]), (24, [42, 43])]
 
 
 def test_entries_are_of_the_weights_on_disk(trained: Path) -> None:
@@ -187,7 +193,7 @@ def test_without_weights_and_findings(out: Path) -> None:
     remove_weights(out)
     findings_path(out, "smoke", "table3").unlink()
     for experiment in (TABLE3, FIGURE9):
-        with pytest.raises(ValueError, match=r"the run copy_\w+-d12-L16-\S+ has no weights.* train it again"):
+        with pytest.raises(ValueError, match=r"the run copy_\w+-d\d+-L16-\S+ has no weights.* train it again"):
             experiment.measure(material_of(out))
 
 
@@ -206,7 +212,9 @@ def test_section(trained: Path) -> None:
     section = TABLE3.present(Findings.read(findings_path(trained, "smoke", "table3")).data)
     assert [picture.name for picture in section.pictures] == ["figure5", "figure8"]
     assert [len(picture.figure.axes) for picture in section.pictures] == [4 + 1, 8 + 1]  # and a colour bar
-    means, differences = tables_of(section)
+    means, differences, *of_the_widest = tables_of(section)
+    assert [table.caption.partition(",")[2] for table in (means, of_the_widest[0])] == [" d = 12", " d = 24"]
+    assert len(of_the_widest) == 2
     rows = [[cell.text for cell in row] for row in means.rows]
     assert [row[0] for row in rows[::2]] == list(MODELS.values())
     assert rows[1::2] == [
@@ -222,9 +230,9 @@ def test_a_model_that_is_missing(trained: Path) -> None:
     material = material_of(trained)
     runs = tuple(run for run in material.runs if run.config["stack"] != "copy_rebased")
     data = TABLE3.measure(replace(material, runs=runs))
-    assert data["difference"] is None
+    assert data["differences"] == []
     section = TABLE3.present(data)
-    (means,) = tables_of(section)
+    means, _ = tables_of(section)
     assert [cell.text for cell in means.rows[4]] == ["ReBased", *["not run"] * 4]
     assert len(section.pictures[0].figure.axes) == 3 + 1
 
@@ -297,7 +305,7 @@ def test_only_what_numbers_can_show_is_said(differences: list[float], said: str)
 
 
 def _run(stack: str, seed: int, accuracy: float, *, rate: float = 1e-3, finished: str = "epochs") -> Run:
-    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate}
+    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate, "d_model": 12}
     result = {"accuracy": accuracy, "epochs": 1, "finished": finished}
     return Run(Path(f"{stack}-{rate}-{seed}"), config, (), result)
 
@@ -326,16 +334,19 @@ def test_runs_that_diverged_are_not_looked_at() -> None:
         _run("copy_based", 0, 0.5),
         _run("copy_based", 1, 0.5),
     ]
-    assert best_runs(runs) == {"copy_based": (runs[2], runs[3])}
+    assert best_runs(runs) == {("copy_based", 12): (runs[2], runs[3])}
 
 
 def test_grids() -> None:
-    assert TABLE3.grids is FIGURE9.grids is GRIDS
-    counts = {scale: len(TABLE3.configs(scale)) for scale in GRIDS}
-    assert counts == {"smoke": 12, "small": 12, "paper": 60}
+    """Figure 9's runs are some of Table 3's."""
+    counts = {scale: (len(TABLE3.configs(scale)), len(FIGURE9.configs(scale))) for scale in GRIDS}
+    assert counts == {"smoke": (12, 12), "small": (36, 12), "paper": (180, 60)}
+    for scale in GRIDS:
+        assert set(map(repr, FIGURE9.configs(scale))) <= set(map(repr, TABLE3.configs(scale)))
+    assert {config.d_model for config in FIGURE9.configs("paper")} == {64}
     for config in TABLE3.configs("paper"):
         assert (config.seq_len, config.task_options, config.vocab_size) == (128, {"num_pairs": 32}, 8192)
-        assert (config.d_model, config.dtype, config.epochs) == (64, "bfloat16", 64)
+        assert (config.dtype, config.epochs) == ("bfloat16", 64)
         assert config.model().layers[0].mixer == "previous_token"
 
 

@@ -9,7 +9,7 @@ from rebased.analysis.pages import Picture, Section, Table
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.map_measures import show_maps
-from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model
+from rebased.paper.map_runs import GRIDS_OF_WIDEST, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
 from rebased.runs import Run
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MARK: dict[str, Any] = {"color": "#e3a008", "markeredgecolor": "#3b3b3b", "marke
 def measure(material: Material) -> Data:
     kept, by_table3 = kept_runs(material, "figure9"), kept_runs(material, "table3")
     runs: dict[str, Data] = {}
-    for run, *_ in best_runs(material.runs).values():
+    for run, *_ in of_widest(best_runs(material.runs)).values():
         name = run.folder.name
         if "examples" in by_table3.get(name, {}):
             runs[name] = _scores(run, by_table3[name]["examples"][0])
@@ -102,7 +102,7 @@ def _draw(found: Mapping[str, Data]) -> "Figure":
 FIGURE9 = Experiment(
     name="figure9",
     title="Attention of one query",
-    grids=GRIDS,
+    grids=GRIDS_OF_WIDEST,
     measure=measure,
     present=present,
     needs="weights",

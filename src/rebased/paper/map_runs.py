@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rebased.analysis.summary import summarize
@@ -13,7 +13,7 @@ from rebased.paper.recipes import PAPER, SMOKE
 from rebased.runs import Run
 from rebased.training.recall import RecallConfig
 
-__all__ = ["GRIDS", "MODELS", "best_runs", "fingerprint", "kept_runs", "load_model"]
+__all__ = ["GRIDS", "GRIDS_OF_WIDEST", "MODELS", "best_runs", "fingerprint", "kept_runs", "load_model", "of_widest"]
 
 MODELS = {"copy_attention": "Attention", "copy_based": "Based", "copy_rebased": "ReBased"}
 """Stacks, and what the paper calls their second layers."""
@@ -24,7 +24,7 @@ MEASURE_VERSION = 1
 _PAPER = PAPER | {
     "stack": list(MODELS),
     "seq_len": 128,
-    "d_model": 64,  # not stated in the paper
+    "d_model": [32, 48, 64],  # the paper does not say how wide its models were
     "task_options": {"num_pairs": 32},
 }
 _SMOKE = SMOKE | {
@@ -41,10 +41,25 @@ GRIDS: dict[str, dict[str, Any]] = {
 }
 
 
-def best_runs(runs: Sequence[Run]) -> dict[str, tuple[Run, ...]]:
-    """Of each stack the runs with its best learning rate, by seed. Those that diverged have no map to look at."""
+def _only_widest(grid: dict[str, Any]) -> dict[str, Any]:
+    widths = grid["run"]["d_model"]
+    return {"run": grid["run"] | {"d_model": max(widths) if isinstance(widths, list) else widths}}
+
+
+GRIDS_OF_WIDEST = {scale: _only_widest(grid) for scale, grid in GRIDS.items()}
+"""Of the models that are drawn."""
+
+
+def best_runs(runs: Sequence[Run]) -> dict[tuple[str, int], tuple[Run, ...]]:
+    """By stack and width the runs with its best learning rate, by seed. Those that diverged have no map to look at."""
     sound = [run for run in runs if run.result["finished"] != "diverged"]
-    return {summary.cell["stack"]: summary.runs for summary in summarize(sound)}
+    return {(summary.cell["stack"], summary.cell["d_model"]): summary.runs for summary in summarize(sound)}
+
+
+def of_widest(runs: Mapping[tuple[str, int], tuple[Run, ...]]) -> dict[str, tuple[Run, ...]]:
+    """Of what `best_runs` gave, by stack, those of the largest width that there is."""
+    widest = max((width for _, width in runs), default=0)
+    return {stack: alike for (stack, width), alike in runs.items() if width == widest}
 
 
 def load_model(run: Run, device: str) -> tuple[LanguageModel, RecallConfig]:

@@ -10,7 +10,7 @@ from rebased.analysis.sign_flip import sign_flip_test
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.map_measures import measure_maps, show_maps
 from rebased.paper.map_pictures import draw_maps
-from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model
+from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
 from rebased.paper.published import TABLE_3
 from rebased.paper.recall_cells import over_seeds, spread_text
 from rebased.runs import Run
@@ -27,20 +27,33 @@ ALPHA = 0.05
 
 def measure(material: Material) -> Data:
     kept = kept_runs(material, "table3")
+    best = best_runs(material.runs)
+    shown = {run.folder.name for run, *_ in of_widest(best).values()}
     runs: dict[str, Data] = {}
-    for chosen in best_runs(material.runs).values():
+    for chosen in best.values():
         for run in chosen:
-            is_shown = run is chosen[0]
-            entry = kept.get(run.folder.name)
-            if entry is None or (is_shown and "examples" not in entry):
-                entry = _look_at(run, material, is_shown=is_shown)
-            runs[run.folder.name] = entry
-    return {
-        "num_examples": NUM_EXAMPLES[material.scale],
-        "runs": runs,
-        "models": [_describe(stack, _of_stack(runs, stack)) for stack in MODELS if _of_stack(runs, stack)],
-        "difference": _difference(_of_stack(runs, "copy_rebased"), _of_stack(runs, "copy_based")),
-    }
+            name = run.folder.name
+            entry = kept.get(name)
+            if entry is None or (name in shown and "examples" not in entry):
+                entry = _look_at(run, material, is_shown=name in shown)
+            runs[name] = entry
+    return {"num_examples": NUM_EXAMPLES[material.scale], "runs": runs} | compare(runs)
+
+
+def compare(runs: Mapping[str, Data]) -> Data:
+    """Of what was seen in each run: every model of every width, and the difference of ReBased and Based."""
+    alike: dict[tuple[int, str], list[Data]] = {}
+    for entry in runs.values():
+        alike.setdefault((entry["d_model"], entry["stack"]), []).append(entry)
+    widths = sorted({width for width, _ in alike})
+    models = [
+        _describe(width, stack, alike[width, stack]) for width in widths for stack in MODELS if (width, stack) in alike
+    ]
+    differences = [
+        _difference(width, alike.get((width, "copy_rebased"), ()), alike.get((width, "copy_based"), ()))
+        for width in widths
+    ]
+    return {"models": models, "differences": [each for each in differences if each is not None]}
 
 
 def _look_at(run: Run, material: Material, *, is_shown: bool) -> Data:
@@ -63,12 +76,9 @@ def _look_at(run: Run, material: Material, *, is_shown: bool) -> Data:
     return entry
 
 
-def _of_stack(runs: Mapping[str, Data], stack: str) -> list[Data]:
-    return [entry for entry in runs.values() if entry["stack"] == stack]
-
-
-def _describe(stack: str, entries: Sequence[Data]) -> Data:
+def _describe(width: int, stack: str, entries: Sequence[Data]) -> Data:
     return {
+        "d_model": width,
         "stack": stack,
         "learning_rate": entries[0]["learning_rate"],
         "seeds": [entry["seed"] for entry in entries],
@@ -76,14 +86,14 @@ def _describe(stack: str, entries: Sequence[Data]) -> Data:
     } | {name: over_seeds([entry[name] for entry in entries]) for name in MEASURES}
 
 
-def _difference(rebased: Sequence[Data], based: Sequence[Data]) -> Data | None:
+def _difference(width: int, rebased: Sequence[Data], based: Sequence[Data]) -> Data | None:
     """ReBased less Based, seed by seed; None without a seed that both have."""
     by_seed = {entry["seed"]: entry for entry in based}
     pairs = [(entry, by_seed[entry["seed"]]) for entry in rebased if entry["seed"] in by_seed]
     if not pairs:
         return None
     differences = {name: [ours[name] - theirs[name] for ours, theirs in pairs] for name in MEASURES}
-    return {"seeds": [ours["seed"] for ours, _ in pairs]} | {
+    return {"d_model": width, "seeds": [ours["seed"] for ours, _ in pairs]} | {
         name: over_seeds(values) | _test(values) for name, values in differences.items()
     }
 
@@ -100,13 +110,17 @@ def present(data: Data) -> Section:
     title = "Table 3 with Figures 5 and 8: attention maps against the truth"
     if not data["runs"]:
         return Section(title, ("No run has finished.",))
-    parts: list[Any] = [_method(data), _table(data["models"])]
-    if data["difference"] is not None:
-        parts += [_difference_table(data["difference"]), _what_it_says(data["difference"])]
+    parts: list[Any] = [_method(data)]
+    differences = {each["d_model"]: each for each in data["differences"]}
+    for width in sorted({model["d_model"] for model in data["models"]}):
+        parts.append(_table(width, [model for model in data["models"] if model["d_model"] == width]))
+        if width in differences:
+            parts += [_difference_table(differences[width]), _what_it_says(differences[width])]
     shown = {entry["stack"]: entry["examples"] for entry in data["runs"].values() if "examples" in entry}
     named = {name: shown[stack] for stack, name in MODELS.items() if stack in shown}
     first, further = ({name: each[part] for name, each in named.items()} for part in (slice(1), slice(1, None)))
-    about = "attention of the queries (rows, by position) to the pairs (columns), beside the truth"
+    widest = max(model["d_model"] for model in data["models"])
+    about = f"attention of the queries (rows, by position) to the pairs (columns), beside the truth, d = {widest}"
     parts.append(Picture("figure5", draw_maps(first), f"Figure 5: {about}; the first example, the first seed"))
     parts.append(Picture("figure8", draw_maps(further), f"Figure 8: {about}; further examples"))
     return Section(title, tuple(parts))
@@ -115,9 +129,9 @@ def present(data: Data) -> Section:
 def _method(data: Data) -> str:
     entry = next(iter(data["runs"].values()))
     return (
-        f"Recall of {entry['num_pairs']} pairs in {entry['seq_len']} tokens with d_model {entry['d_model']}, which the "
-        "paper does not state. The first layer adds to each token the one before it and learns nothing. IoU is Σ min / "
-        "Σ max of the second layer's map and the truth (1 at the position of the value asked for), over the rows of "
+        f"Recall of {entry['num_pairs']} pairs in {entry['seq_len']} tokens. The paper does not say how wide its "
+        "models were. The first layer adds to each token the one before it and learns nothing. IoU is Σ min / Σ max of "
+        "the second layer's map and the truth (1 at the position of the value asked for), over the rows of "
         f"queries and the columns of pairs of {data['num_examples']:,} examples; maps are averaged over heads, their "
         "rows normalised over all tokens. Entropy is that of these rows, 1 if a query attends to all tokens alike. The "
         "examples begin with those that the runs were tested on in training; weights are those of a run's last epoch. "
@@ -127,7 +141,7 @@ def _method(data: Data) -> str:
     )
 
 
-def _table(models: Sequence[Data]) -> Table:
+def _table(width: int, models: Sequence[Data]) -> Table:
     rows: list[list[Cell | str]] = []
     by_stack = {model["stack"]: model for model in models}
     for stack, name in MODELS.items():
@@ -135,7 +149,7 @@ def _table(models: Sequence[Data]) -> Table:
         rows.append([name, *(_entry(model, measure) for measure in MEASURES)])
         iou, accuracy = TABLE_3[stack.removeprefix("copy_")]
         rows.append([Cell(text, "faint") for text in ("the paper's", f"{iou:.3f}", f"{accuracy:.3f}", "", "")])
-    return Table.of("Second layers", ["second layer", *MEASURES.values()], rows)
+    return Table.of(f"Second layers, d = {width}", ["second layer", *MEASURES.values()], rows)
 
 
 def _entry(model: Data | None, measure: str) -> Cell:
@@ -153,7 +167,9 @@ def _difference_table(difference: Data) -> Table:
         [name, spread_text(difference[measure], digits=3, sign="+"), f"{difference[measure]['p_value']:.2g}"]
         for measure, name in MEASURES.items()
     ]
-    caption = "ReBased − Based, paired by seed, with the p of a sign-flip test (not corrected)"
+    caption = (
+        f"d = {difference['d_model']}: ReBased − Based, paired by seed, with the p of a sign-flip test (not corrected)"
+    )
     return Table.of(caption, ["", "difference", "p"], rows)
 
 

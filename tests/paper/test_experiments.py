@@ -66,6 +66,10 @@ def test_carried_out_once(experiment: Experiment, tmp_path: Path) -> None:
     assert any(isinstance(part, Table) for part in shown.parts)
 
 
+def test_all_may_be_named_with_others() -> None:
+    assert find_experiments(["table1", "all"]) == find_experiments(["all"]) == list(EXPERIMENTS.values())
+
+
 def test_unknown_names_list_the_known() -> None:
     with pytest.raises(ValueError, match=r"there is no 'table7'; there are figure1, .*table9, figure3"):
         find_experiments(["table1", "table7"])

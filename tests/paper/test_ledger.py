@@ -84,10 +84,12 @@ def test_an_older_ledger_has_results_alone(tmp_path: Path) -> None:
 
 def test_weights_are_in_folders_alone(tmp_path: Path) -> None:
     experiment = tiny(EXPERIMENTS["figure9"], learning_rate=[1e-2], seed=[1])
-    carry_out(experiment, tmp_path, Serial("cpu"))
+    found = carry_out(experiment, tmp_path, Serial("cpu"))
     assert num_finished(experiment, "smoke", tmp_path, read_ledger(tmp_path)) == 3
     shutil.rmtree(sweep_folder(tmp_path).path)
     assert num_finished(experiment, "smoke", tmp_path, read_ledger(tmp_path)) == 0
+    assert carry_out(experiment, tmp_path, None) == Findings.read(findings_path(tmp_path, "smoke", "figure9"))
+    assert carry_out(experiment, tmp_path, None).data == json.loads(json.dumps(found.data))
 
 
 def test_entries_are_added_and_replaced(tmp_path: Path) -> None:

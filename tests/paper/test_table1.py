@@ -174,9 +174,36 @@ def test_a_constant_difference_has_no_effect_size() -> None:
 
 def test_one_seed_has_no_spread() -> None:
     data = measured(TABLE1, [make_run("based", 0.5), make_run("x2", 0.4)])
-    table, pairs, *_ = tables(TABLE1.present(data))
-    assert table.rows[0][1] == Cell("0.50", "", "learning rate 0.001, 1 seeds")
-    assert pairs.rows[0][-1].text == "no difference shown"
+    table, _ = tables(TABLE1.present(data))
+    assert table.caption == "256 tokens, 1 seed"
+    assert table.rows[0][1] == Cell("0.50", "", "learning rate 0.001, 1 seed")
+
+
+@pytest.mark.parametrize(("num_seeds", "least"), [(1, "1"), (2, "0.5"), (5, "0.062")])
+def test_what_no_data_could_show_is_not_compared(num_seeds: int, least: str) -> None:
+    section = TABLE1.present(
+        measured(TABLE1, runs_of("based", {32: CLEAR[32][:num_seeds]}) + runs_of("x2", {32: LOW[32][:num_seeds]}))
+    )
+    assert not [table for table in tables(section) if "pair" in table.header]
+    (said,) = (part for part in section.parts[1:] if isinstance(part, str))
+    assert (
+        f"no more than {num_seeds} of widths × seeds, of which the least p that the test can give is {least}." in said
+    )
+
+
+def test_means_over_widths_only_where_the_papers_are_of_the_same() -> None:
+    whole, *_ = tables(TABLE1.present(measured(TABLE1, runs_of("based", CLEAR))))
+    part, *_ = tables(TABLE1.present(measured(TABLE1, runs_of("based", {32: CLEAR[32]}))))
+    assert (whole.header[-1], part.header[-1]) == ("mean", "d = 32")
+    assert [row[-1].text for row in whole.rows] == ["0.92", "0.58"]
+    assert [row[-1].text for row in part.rows] == ["0.92 ± 0.02 [0.91, 0.93]", "0.82 ± 0.06"]
+
+
+def test_the_number_of_seeds_is_said() -> None:
+    runs = runs_of("based", {16: [0.1, 0.2]}) + runs_of("x2", {16: [0.1, 0.3, 0.2]})
+    for experiment in (TABLE1, FIGURE4):
+        table, *_ = tables(experiment.present(measured(experiment, runs)))
+        assert table.caption == "256 tokens, 2 to 3 seeds"
 
 
 def test_expected_performance_by_hand() -> None:

@@ -237,6 +237,21 @@ def test_a_model_that_is_missing(trained: Path) -> None:
     assert len(section.pictures[0].figure.axes) == 3 + 1
 
 
+def test_maps_are_of_the_widest_alone(trained: Path) -> None:
+    """A narrower model was the widest when it was looked at."""
+    material = material_of(trained)
+    data = TABLE3.measure(material)
+    name = next(name for name, entry in data["runs"].items() if "examples" not in entry and entry["d_model"] == 12)
+    examples = next(entry["examples"] for entry in data["runs"].values() if "examples" in entry)
+    data["runs"][name]["examples"] = [example | {"map": []} for example in examples]
+    data["runs"] = {key: data["runs"][key] for key in sorted(data["runs"], key=lambda key: key == name)}  # it is last
+    assert all(image.size for axes in TABLE3.present(data).pictures[0].figure.axes for image in _images(axes))
+
+
+def _images(axes: Any) -> list[Any]:
+    return [image.get_array() for image in axes.images]
+
+
 def test_nothing_has_finished(tmp_path: Path) -> None:
     for experiment in (TABLE3, FIGURE9):
         data = experiment.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))

@@ -89,6 +89,7 @@ def _comparison(each: Comparison) -> Data:
         "num_runs": each.num_runs,
         "num_left_out": each.num_left_out,
         "p_value": each.p_value,
+        "smallest_p": each.test.smallest_p,
         "adjusted_p": each.adjusted_p,
         "verdict": each.verdict,
     }

@@ -1,18 +1,19 @@
 """Accuracy of several mixers over length and width: what Figures 1 and 7 are."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rebased.analysis.pages import Cell, Picture, Table
 from rebased.paper.experiment import Data, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.recall_cells import describe_cells, spread_text
+from rebased.paper.recall_cells import describe_cells, seeds_text, spread_text
 from rebased.paper.recipes import PAPER, SMOKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LENGTHS", "accuracy_tables", "differences", "grids", "measure", "picture"]
+__all__ = ["LENGTHS", "accuracy_tables", "compare_in_cells", "grids", "measure", "picture"]
 
 LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
 """Table 5: pairs of key and value by length."""
@@ -71,7 +72,8 @@ def accuracy_tables(cells: Sequence[Data], names: Mapping[str, str]) -> list[Tab
             for stack, name in names.items()
             if any((stack, size) in here for size in sizes)
         ]
-        tables.append(Table.of(f"{length} tokens", ["model", *(f"d = {size}" for size in sizes)], rows))
+        caption = f"{length} tokens, {seeds_text(len(cell['seeds']) for cell in here.values())}"
+        tables.append(Table.of(caption, ["model", *(f"d = {size}" for size in sizes)], rows))
     return tables
 
 
@@ -82,14 +84,30 @@ def _entry(cell: Data | None) -> Cell:
     return Cell(spread_text(cell), note=f"learning rate {cell['learning_rate']:g} of {tried}")
 
 
-def differences(cells: Sequence[Data], one: str, other: str) -> list[float]:
-    """Mean accuracy of one stack less another's, in every cell that both have."""
-    means = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell["mean"] for cell in cells}
-    return [
+def compare_in_cells(cells: Sequence[Data], one: str, other: str) -> str:
+    """In how many cells that both stacks have the mean of one is higher; nothing if they share none.
+
+    Runs end where they are good enough: what is beyond that says nothing of which is better.
+    """
+    means = {
+        (cell["stack"], cell["seq_len"], cell["d_model"]): (
+            statistics.fmean(min(accuracy, cell["stop_above"]) for accuracy in cell["accuracies"])
+        )
+        for cell in cells
+    }
+    gains = [
         mean - means[other, *where]
         for (stack, *where), mean in means.items()
         if stack == one and (other, *where) in means
     ]
+    if not gains:
+        return ""
+    higher, lower = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
+    return (
+        f"higher in {higher}, lower in {lower} and level in {len(gains) - higher - lower} of {len(gains)} cells, by "
+        f"{statistics.fmean(gains):+.3f} on average, where accuracies beyond the one that runs stop at count as that. "
+        "These are counts, not a test."
+    )
 
 
 def picture(name: str, cells: Sequence[Data], names: Mapping[str, str], caption: str) -> Picture:

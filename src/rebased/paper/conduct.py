@@ -41,7 +41,8 @@ def conduct(
     """The findings, also written if there are any, and what could not be trained.
 
     Killed at any moment and called again, it goes on. Of its runs those are trained whose names are ``chosen``, or all;
-    without an engine, none. Whatever is finished is measured.
+    without an engine, none. Whatever is finished is measured; without an engine, what was found in weights that are
+    gone stands.
     """
     configs = experiment.configs(scale)
     sweep, ledger = sweep_folder(out), read_ledger(out)
@@ -58,7 +59,15 @@ def conduct(
     entries = [Entry.of(named[name], run, seconds.get(name)) for name, run in finished.items()]
     if entries:
         write_ledger(out, entries)
-    _keep_more(experiment, scale, out, len(finished))
+    before = read_findings(out, scale, experiment.name)
+    if before is not None and before.num_finished > len(finished):
+        if engine is None and experiment.needs == "weights":
+            return before, ()
+        # They may be all that is left of those runs.
+        raise ValueError(
+            f"{findings_path(out, scale, experiment.name)} has findings of {before.num_finished} runs, and only "
+            f"{len(finished)} are finished in {sweep.path}; move it away to measure these"
+        )
     runs = _of_whole_cells(configs, finished)
     material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(
@@ -108,13 +117,3 @@ def _of_whole_cells(configs: Sequence[RecallConfig], finished: Mapping[str, Run]
     cells = {name_of(config): json.dumps(config.cell(), sort_keys=True) for config in configs}
     unfinished = {cells[name] for name in cells.keys() - finished.keys()}
     return tuple(run for name, run in finished.items() if cells[name] not in unfinished)
-
-
-def _keep_more(experiment: Experiment, scale: str, out: Path, num_runs: int) -> None:
-    """ValueError where there are findings of more runs than are here: they may be all that is left of those runs."""
-    before = read_findings(out, scale, experiment.name)
-    if before is not None and before.num_finished > num_runs:
-        raise ValueError(
-            f"{findings_path(out, scale, experiment.name)} has findings of {before.num_finished} runs, and only "
-            f"{num_runs} are finished in {sweep_folder(out).path}; move it away to measure these"
-        )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rebased.analysis.pages import Section
-from rebased.paper.by_length import accuracy_tables, differences, grids, measure, picture
+from rebased.paper.by_length import accuracy_tables, compare_in_cells, grids, measure, picture
 from rebased.paper.experiment import Data, Experiment
 
 __all__ = ["FIGURE1", "MIXERS"]
@@ -19,7 +19,7 @@ MIXERS = {
 }
 """Stacks, and what the paper calls them."""
 WORKS = 0.9
-"""Accuracy above which a model is said to have learned it; the paper's figure has no such line."""
+"""Accuracy from which a model is said to have learned it; the paper's figure has no such line."""
 
 
 def present(data: Data) -> Section:
@@ -49,14 +49,8 @@ def _claims(cells: list[Data]) -> list[str]:
                 f"{len(mine)} cells; its best is {best['mean']:.2f}, at {best['seq_len']} tokens and d = "
                 f"{best['d_model']}."
             )
-    gains = differences(cells, "rebased", "based")
-    if gains:
-        above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
-        said.append(
-            f"ReBased beside Based: higher in {above} and lower in {below} of {len(gains)} cells, by "
-            f"{sum(gains) / len(gains):+.3f} on average. These are counts, not a test."
-        )
-    return said
+    compared = compare_in_cells(cells, "rebased", "based")
+    return [*said, f"ReBased beside Based: {compared}"] if compared else said
 
 
 FIGURE1 = Experiment(

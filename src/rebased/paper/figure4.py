@@ -12,7 +12,7 @@ from rebased.analysis.pages import Picture, Section, Table
 from rebased.paper.ablation import GRIDS, KERNELS
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.recall_cells import describe_cells
+from rebased.paper.recall_cells import describe_cells, seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +34,7 @@ def _curve(cell: Data) -> Data:
         "stack": cell["stack"],
         "seq_len": cell["seq_len"],
         "d_model": cell["d_model"],
+        "num_seeds": most,
         "accuracies": means,
         "budgets": found.budgets.tolist(),
         "mean": found.mean.tolist(),
@@ -78,7 +79,8 @@ def _table(length: int, curves: Sequence[Data]) -> Table:
         found = dict(zip(curve["budgets"], zip(curve["mean"], curve["standard_error"], strict=True), strict=True))
         cells = [_expected(*found[budget]) if budget in found else "" for budget in budgets]
         rows.append([f"d = {curve['d_model']}", KERNELS[curve["stack"]], *cells])
-    return Table.of(f"{length} tokens", ["width", "kernel", *(f"best of {budget}" for budget in budgets)], rows)
+    caption = f"{length} tokens, {seeds_text(curve['num_seeds'] for curve in curves)}"
+    return Table.of(caption, ["width", "kernel", *(f"best of {budget}" for budget in budgets)], rows)
 
 
 def _expected(mean: float, error: float | None) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rebased.analysis.pages import Section
-from rebased.paper.by_length import accuracy_tables, differences, grids, measure, picture
+from rebased.paper.by_length import accuracy_tables, compare_in_cells, grids, measure, picture
 from rebased.paper.experiment import Data, Experiment
 
 __all__ = ["FIGURE7"]
@@ -25,15 +25,8 @@ def present(data: Data) -> Section:
 
 
 def _pairs(cells: list[Data]) -> list[str]:
-    said = []
-    for plain, hybrid in _PAIRS:
-        gains = differences(cells, hybrid, plain)
-        if gains:
-            said.append(
-                f"{MODELS[hybrid]} less {MODELS[plain]}: {sum(gains) / len(gains):+.3f} on average, higher in "
-                f"{sum(gain > 0 for gain in gains)} of {len(gains)} cells."
-            )
-    return said
+    compared = {pair: compare_in_cells(cells, pair[1], pair[0]) for pair in _PAIRS}
+    return [f"{MODELS[hybrid]} beside {MODELS[plain]}: {said}" for (plain, hybrid), said in compared.items() if said]
 
 
 FIGURE7 = Experiment(

@@ -1,7 +1,7 @@
 """What recall runs come to, cell by cell: the numbers that tables and figures about accuracy are made of."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from rebased.analysis.summary import CellSummary, summarize
 from rebased.paper.experiment import Data
 from rebased.runs import Run
 
-__all__ = ["describe_cells", "over_seeds", "spread_text"]
+__all__ = ["describe_cells", "over_seeds", "seeds_text", "spread_text"]
 
 MIN_FOR_INTERVAL = 5
 """Of fewer values an interval by bootstrap is little more than the least and the greatest: of two it covers half."""
@@ -51,6 +51,13 @@ def over_seeds(values: Sequence[float]) -> Data:
         interval = [found.low, found.high]
     sd = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "sd": sd, "interval": interval}
+
+
+def seeds_text(counts: Iterable[int]) -> str:
+    """``5 seeds``, ``2 to 5 seeds``, of so many in each cell."""
+    least, most = min(numbers := list(counts)), max(numbers)
+    spanned = f"{most}" if least == most else f"{least} to {most}"
+    return f"{spanned} {'seed' if most == 1 else 'seeds'}"
 
 
 def spread_text(found: Data, *, digits: int = 2, sign: str = "") -> str:

@@ -37,10 +37,8 @@ ALSO_NAMED = {"figure3": "table1", "figure5": "table3", "figure8": "table3"}
 
 def find_experiments(names: list[str]) -> list[Experiment]:
     """Those named, or all of them for "all"; ValueError, listing what there is, for an unknown name."""
-    if names == ["all"]:
-        return list(EXPERIMENTS.values())
-    chosen = []
-    for name in names:
+    chosen: list[Experiment] = list(EXPERIMENTS.values()) if "all" in names else []
+    for name in (name for name in names if name != "all"):
         experiment = EXPERIMENTS.get(ALSO_NAMED.get(name, name))
         if experiment is None:
             known = ", ".join((*EXPERIMENTS, *ALSO_NAMED))

@@ -191,15 +191,15 @@ def _value(value: Any) -> str:
 def _in_all(entries: Sequence[Entry]) -> str:
     found = [findings for _, findings in entries if findings is not None]
     presented = sum(map(_has_something, found))
+    untimed = ", without runs whose time was not recorded" if any(each.num_untimed for each in found) else ""
     return (
-        f"{presented} of {len(entries)} experiments have findings. Training took "
-        f"{'at least ' if any(each.num_untimed for each in found) else ''}"
-        f"{_total_seconds(found) / 60:,.1f} minutes; runs that several experiments share count once."
+        f"{presented} of {len(entries)} experiments have findings. Training took about "
+        f"{_total_seconds(found) / 60:,.0f} minutes{untimed}; runs that several experiments share count once."
     )
 
 
 def _total_seconds(found: Sequence[Findings]) -> float:
-    """An experiment's runs have equal parts in its time, so what it shares with those before it can be left out."""
+    """As if an experiment's runs had equal parts in its time: what it shares with those before it is left out."""
     seen: set[str] = set()
     total = 0.0
     for findings in found:

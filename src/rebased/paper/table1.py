@@ -13,7 +13,7 @@ from rebased.paper.ablation import GRIDS, KERNELS, STUCK, measure
 from rebased.paper.experiment import Data, Experiment
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_1_SEEDS
-from rebased.paper.recall_cells import spread_text
+from rebased.paper.recall_cells import seeds_text, spread_text
 from rebased.paper.recipes import PAPER
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TABLE1"]
 
+ALPHA = 0.05
 ROUNDED = 0.005
 """The paper has two digits: what it prints may be off by this."""
 
@@ -37,17 +38,15 @@ _ABOUT_PAIRS = (
 def present(data: Data) -> Section:
     lengths = sorted({cell["seq_len"] for cell in data["cells"]})
     parts: list[Any] = [
-        "Accuracy at the best learning rate of each cell, mean ± standard deviation over seeds, with a bootstrap "
-        "interval of the mean in brackets." + _beside_the_paper(data["cells"])
+        "Accuracy at the best learning rate of each cell, mean ± standard deviation over seeds and, of five seeds or "
+        "more, a bootstrap interval of the mean in brackets." + _beside_the_paper(data["cells"])
     ]
-    if any(comparisons["tuned"] for comparisons in data["comparisons"].values()):
+    if any(map(_can_show, data["comparisons"].values())):
         parts.append(_ABOUT_PAIRS)
     for length in lengths:
         cells = {(cell["stack"], cell["d_model"]): cell for cell in data["cells"] if cell["seq_len"] == length}
         parts.append(_accuracy_table(length, cells))
-        comparisons = data["comparisons"][str(length)]
-        if comparisons["tuned"]:
-            parts += [_pairs_table(length, comparisons["tuned"]), _other_pairs_table(length, comparisons)]
+        parts += _compared(length, data["comparisons"][str(length)])
         parts += _separated(length, cells)
         parts.append(_stuck_table(length, cells))
     parts.append(Picture("figure3", _draw(data["cells"], lengths), "Figure 3: accuracy over width, for each kernel"))
@@ -59,7 +58,7 @@ def _beside_the_paper(cells: Sequence[Data]) -> str:
     if not any(cell["d_model"] in TABLE_1[cell["stack"]].get(cell["seq_len"], {}) for cell in cells):
         return " The paper has no such sizes."
     said = (
-        " Below it the paper's. A cell is marked where Welch's test tells the two means apart (p < 0.05, not "
+        f" Below it the paper's. A cell is marked where Welch's test tells the two means apart (p < {ALPHA}, not "
         "corrected)."
     )
     rates = {float(rate) for cell in cells for rate in cell["by_rate"]}
@@ -73,35 +72,55 @@ def _beside_the_paper(cells: Sequence[Data]) -> str:
     )
 
 
+def _can_show(comparisons: Data) -> bool:
+    """Whether there are runs enough for any difference to be shown, however large."""
+    return any(each["smallest_p"] < ALPHA for outcome in comparisons.values() for each in outcome)
+
+
+def _compared(length: int, comparisons: Data) -> list[Table | str]:
+    if not comparisons["tuned"]:
+        return []
+    if not _can_show(comparisons):
+        least = min(each["smallest_p"] for outcome in comparisons.values() for each in outcome)
+        most = max(each["num_runs"] for each in comparisons["tuned"])
+        return [
+            f"Kernels of {length} tokens are not compared: they share no more than {most} of widths × seeds, of which "
+            f"the least p that the test can give is {least:.2g}. No difference can be shown at {ALPHA}, however large."
+        ]
+    return [_pairs_table(length, comparisons["tuned"]), _other_pairs_table(length, comparisons)]
+
+
 def _accuracy_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:
+    """With means over widths where all of the paper's are there: others would not compare."""
     sizes = sorted({size for _, size in cells})
+    has_means = all(set(sizes) >= TABLE_1[stack].get(length, {}).keys() for stack, _ in cells)
     rows: list[list[Cell | str]] = []
     for stack, name in KERNELS.items():
         mine = [cells.get((stack, size)) for size in sizes]
         if not any(mine):
             continue
         theirs = [TABLE_1[stack].get(length, {}).get(size) for size in sizes]
-        rows.append([name, *(_ours(cell, known) for cell, known in zip(mine, theirs, strict=True)), _mean_of(mine)])
+        means = [_mean_of(mine)] if has_means else []
+        rows.append([name, *(_ours(cell, known) for cell, known in zip(mine, theirs, strict=True)), *means])
         if any(theirs):
             quoted = ["" if known is None else f"{known[0]:.2f} ± {known[1]:.2f}" for known in theirs]
-            rows.append(
-                [Cell(each, "faint") for each in ["the paper's", *quoted, f"{TABLE_1_MEANS[stack][length]:.2f}"]]
-            )
-    header = ["kernel", *(f"d = {size}" for size in sizes), "mean"]
-    return Table.of(f"{length} tokens", header, rows)
+            quoted += [f"{TABLE_1_MEANS[stack][length]:.2f}"] if has_means else []
+            rows.append([Cell(each, "faint") for each in ["the paper's", *quoted]])
+    header = ["kernel", *(f"d = {size}" for size in sizes), *(["mean"] if has_means else [])]
+    return Table.of(f"{length} tokens, {seeds_text(len(cell['seeds']) for cell in cells.values())}", header, rows)
 
 
 def _ours(cell: Data | None, known: tuple[float, float] | None) -> Cell:
     if cell is None:
         return Cell("not run", "faint")
-    note = f"learning rate {cell['learning_rate']:g}, {len(cell['seeds'])} seeds"
+    note = f"learning rate {cell['learning_rate']:g}, {seeds_text([len(cell['seeds'])])}"
     if cell["ended"].get("diverged"):
         note += f", {cell['ended']['diverged']} diverged"
     tone = ""
     if known is not None and cell["sd"] is not None:
         p = _differs(cell, known)
         note += f"; the paper's {known[0]:.2f} ± {known[1]:.2f}, p = {p:.2g}"
-        if p < 0.05:
+        if p < ALPHA:
             tone = "higher" if cell["mean"] > known[0] else "lower"
     return Cell(spread_text(cell), tone, note)
 
@@ -128,7 +147,7 @@ def _pairs_table(length: int, comparisons: Sequence[Data]) -> Table:
                 _verdict(each),
             ]
         )
-    caption = f"{length} tokens, all {len(comparisons)} pairs of kernels"
+    caption = f"{length} tokens, every pair of kernels"
     header = ("pair", "runs", "difference", "95 % interval", "g", "Cliff's δ", "p", "p (Holm)", "verdict")
     return Table.of(caption, header, rows)
 
@@ -143,7 +162,7 @@ def _other_pairs_table(length: int, comparisons: Data) -> Table:
         rows.append(row)
     caption = (
         f"{length} tokens, the same test of two other outcomes: the mean accuracy over all learning rates, and the "
-        f"share of runs that learn anything (accuracy from {STUCK:g})"
+        f"share of runs that learn more than next to nothing (accuracy from {STUCK:g})"
     )
     header = ("pair", "all rates", "p (Holm)", "verdict", "learning", "p (Holm)", "verdict")
     return Table.of(caption, header, rows)
@@ -229,7 +248,10 @@ def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":
             x, y = [cell["d_model"] for cell in mine], np.array([cell["mean"] for cell in mine])
             spread = np.array([cell["sd"] or 0.0 for cell in mine])
             panel.plot(x, y, "o-", color=COLOURS[stack], label=name, linewidth=2, markersize=4)
-            panel.fill_between(x, y - spread, y + spread, color=COLOURS[stack], alpha=0.12, linewidth=0)
+            if len(x) > 1:
+                panel.fill_between(x, y - spread, y + spread, color=COLOURS[stack], alpha=0.12, linewidth=0)
+            else:
+                panel.errorbar(x, y, spread, color=COLOURS[stack], alpha=0.5, capsize=3)
         panel.set(title=f"{length} tokens", xlabel="d_model", ylim=(-0.02, 1.02))
         panel.set_xticks(sorted({cell["d_model"] for cell in cells}))
     tidy(figure, axes)

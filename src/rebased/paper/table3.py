@@ -116,10 +116,14 @@ def present(data: Data) -> Section:
         parts.append(_table(width, [model for model in data["models"] if model["d_model"] == width]))
         if width in differences:
             parts += [_difference_table(differences[width]), _what_it_says(differences[width])]
-    shown = {entry["stack"]: entry["examples"] for entry in data["runs"].values() if "examples" in entry}
+    widest = max(model["d_model"] for model in data["models"])
+    shown = {
+        entry["stack"]: entry["examples"]
+        for entry in data["runs"].values()
+        if "examples" in entry and entry["d_model"] == widest
+    }
     named = {name: shown[stack] for stack, name in MODELS.items() if stack in shown}
     first, further = ({name: each[part] for name, each in named.items()} for part in (slice(1), slice(1, None)))
-    widest = max(model["d_model"] for model in data["models"])
     about = f"attention of the queries (rows, by position) to the pairs (columns), beside the truth, d = {widest}"
     parts.append(Picture("figure5", draw_maps(first), f"Figure 5: {about}; the first example, the first seed"))
     parts.append(Picture("figure8", draw_maps(further), f"Figure 8: {about}; further examples"))

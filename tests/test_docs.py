@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +14,10 @@ from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
 from rebased.paper.ablation import KERNELS as TABLE_1_NAMES
+from rebased.paper.ablation import STUCK
 from rebased.paper.figure1 import MIXERS as FIGURE_1_NAMES
 from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
-from rebased.paper.published import TABLE_1, TABLE_3
+from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_3
 from rebased.paper.registry import EXPERIMENTS
 from rebased.tasks import TASKS
 
@@ -234,6 +236,37 @@ def test_the_docs_quote_table_1() -> None:
             assert quoted == f"{shown} ({theirs[0]:.2f} ± {theirs[1]:.2f})"
     minutes = findings["seconds"] / 60
     assert f"{findings['num_finished']} runs in {minutes:.0f} minutes of the card" in prose("docs/reproduction.md")
+
+
+def test_the_readme_quotes_table_1() -> None:
+    findings = json.loads((ROOT / "results" / "small" / "table1.json").read_text())
+    cells = [cell for cell in findings["data"]["cells"] if cell["seq_len"] == 256]
+    means = {
+        stack: statistics.fmean(cell["mean"] for cell in cells if cell["stack"] == stack) for stack in TABLE_1_NAMES
+    }
+    text = (ROOT / "README.md").read_text()
+    assert f"| | {' | '.join(TABLE_1_NAMES.values())} |" in text
+    assert f"| ours | {' | '.join(f'{means[stack]:.2f}' for stack in TABLE_1_NAMES)} |" in text
+    assert f"| the paper's | {' | '.join(f'{TABLE_1_MEANS[stack][256]:.2f}' for stack in TABLE_1_NAMES)} |" in text
+    better = [each for each in findings["data"]["comparisons"]["256"]["tuned"] if each["verdict"].endswith("better")]
+    assert {each["verdict"][0] == "b" and (each["b"], each["a"]) for each in better} == {
+        ("rebased", "based"),
+        ("rebased", "gamma_x2"),
+        ("gamma_beta_x2", "gamma_x2"),
+    }
+    tried = {
+        stack: [x for cell in cells if cell["stack"] == stack and cell["d_model"] >= 24 for x in _accuracies(cell)]
+        for stack in means
+    }
+    stuck = {stack: sum(x < STUCK for x in accuracies) for stack, accuracies in tried.items()}
+    assert {len(accuracies) for accuracies in tried.values()} == {30}
+    assert (stuck.pop("gamma_x2"), stuck.pop("x2"), max(stuck.values())) == (17, 11, 3)
+    assert "(17 and 11 of 30 runs from d = 24 on; the others at most 3)" in prose("README.md")
+
+
+def _accuracies(cell: dict[str, Any]) -> list[float]:
+    """Of all learning rates and seeds."""
+    return [accuracy for by_seed in cell["by_rate"].values() for accuracy in by_seed.values()]
 
 
 def test_the_docs_quote_figure_1() -> None:

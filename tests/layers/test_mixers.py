@@ -1,5 +1,6 @@
 """What every mixer does alike: streaming, padding, packing, causality, outputs at chosen positions, transforms."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -299,6 +300,23 @@ def test_bad_options(name: str, options: dict[str, Any], match: str) -> None:
         MIXERS[name](D_MODEL, **options)
 
 
+@pytest.mark.usefixtures("_forget_compilations")
+def test_each_class_has_compilations_of_its_own() -> None:
+    """torch.compile counts them by code object: the classes once shared a limit of eight, which this went beyond."""
+    mixers = [MIXERS[name](D_MODEL).double() for name in ("short_conv", "rebased", "attention", "based")]
+    compiled = [torch.compile(mixer, fullgraph=True, backend="eager") for mixer in mixers]
+    for num_tokens, is_training in itertools.product((8, 9), (True, False)):
+        x = tokens(2, num_tokens)
+        for run, mixer in zip(compiled, mixers, strict=True):
+            with torch.set_grad_enabled(is_training):
+                torch.testing.assert_close(run(x), mixer(x))
+
+
+def test_integers_are_no_input() -> None:
+    with pytest.raises(ValueError, match=r"x is torch.int64; it must be of floating point numbers"):
+        MIXERS["short_conv"](D_MODEL)(torch.zeros(1, 2, D_MODEL, dtype=torch.int64))
+
+
 class Wrong(Mixer):
     """Gives two numbers too few."""
 
@@ -307,6 +325,20 @@ class Wrong(Mixer):
 
     def new_state(self, batch_size: int, *, device: Any, dtype: Any) -> Any:
         raise NotImplementedError
+
+
+class OutputsAlone(Wrong):
+    def mix(self, x: Tensor, state: Any, at: Any, key_mask: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_outputs_without_a_state_are_named(batch_size: int) -> None:
+    said = "OutputsAlone.mix gave a Tensor, not a pair: outputs and a state"
+    with pytest.raises(RuntimeError, match=said):
+        OutputsAlone(D_MODEL)(tokens(batch_size, 9))
+    with pytest.raises(RuntimeError, match=said):
+        OutputsAlone(D_MODEL)(tokens(1, 9), cu_seqlens=torch.tensor([0, 9]))
 
 
 def test_outputs_of_another_shape_are_named() -> None:

@@ -1,7 +1,9 @@
 """The one interface of all sequence mixers."""
 
+import functools
 from abc import ABC, abstractmethod
 from itertools import chain
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,6 +19,13 @@ from rebased.ops.packing import group_sequences
 __all__ = ["Mixer"]
 
 
+def _copied(function: Any) -> Any:
+    """The same function, which has no closure, with code that is another object."""
+    copy = FunctionType(function.__code__.replace(), function.__globals__)
+    copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return functools.wraps(function)(copy)
+
+
 class Mixer(nn.Module, ABC):
     """Mixes information along a sequence, causally: (B, T, d_model) in, the same out.
 
@@ -28,6 +37,12 @@ class Mixer(nn.Module, ABC):
     """What `init_state` gives."""
     takes_gaps = False
     """Whether `mix` takes masked tokens anywhere in a row; else it is given rows in which real ones come first."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """With a `forward` of its own: torch.compile limits how often one is compiled, of whatever classes."""
+        super().__init_subclass__(**kwargs)
+        if cls.forward.__code__ == Mixer.forward.__code__:
+            cls.forward = _copied(Mixer.forward)  # type: ignore[method-assign]
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -56,6 +71,8 @@ class Mixer(nn.Module, ABC):
         """
         if x.ndim != 3 or x.shape[2] != self.d_model:
             raise ValueError(f"x has shape {tuple(x.shape)}; it must be (B, T, {self.d_model})")
+        if not x.is_floating_point():
+            raise ValueError(f"x is {x.dtype}; it must be of floating point numbers")
         at = checked_arguments(x, state, self.state_type, at, key_mask, cu_seqlens)
         if key_mask is not None:
             x = x.where(key_mask[..., None], 0.0)  # weights of zero would not hide NaN
@@ -81,11 +98,18 @@ class Mixer(nn.Module, ABC):
     def _mix_masked(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         """`mix`, of rows whose real tokens are moved to the front and whose outputs are put back."""
         if key_mask is None or self.takes_gaps:
-            return self.mix(x, state, at, key_mask)
+            return self._checked_mix(x, state, at, key_mask)
         order = (~key_mask).to(torch.int8).argsort(dim=1, stable=True)
         places = order.argsort(dim=1)
         is_front = torch.arange(x.shape[1], device=x.device) < key_mask.sum(dim=1, keepdim=True)
-        return self.mix(pick(x, order), state, pick(places, at), is_front)
+        return self._checked_mix(pick(x, order), state, pick(places, at), is_front)
+
+    def _checked_mix(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
+        mixed = self.mix(x, state, at, key_mask)
+        if not isinstance(mixed, tuple) or len(mixed) != 2:
+            given = f"a {type(mixed).__name__}"
+            raise RuntimeError(f"{type(self).__name__}.mix gave {given}, not a pair: outputs and a state")
+        return mixed
 
     def mix_packed(
         self,
@@ -103,7 +127,7 @@ class Mixer(nn.Module, ABC):
             part = x[0, group.keys].where(group.is_key[..., None], 0.0)
             own = None if state is None else state.reorder(group.sequences)
             if key_mask is None:
-                mixed, new_state = self.mix(part, own, group.at, group.is_key)
+                mixed, new_state = self._checked_mix(part, own, group.at, group.is_key)
             else:
                 mask = group.is_key & key_mask[0, group.keys]
                 mixed, new_state = self._mix_masked(part, own, group.at, mask)

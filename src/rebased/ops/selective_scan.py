@@ -5,6 +5,7 @@
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, ru
 from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_
-from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, no_tuples, pieces
+from rebased.ops.replicas import join_replicas
+from rebased.ops.scan_common import check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["selective_scan", "selective_scan_step"]
 
@@ -233,23 +235,6 @@ def _backward_fake(
     return dx, ddt, A.new_empty(A.shape), db, dc, kept.new_empty(x.shape[0], *A.shape)
 
 
-# ---- Under vmap ----
-
-
-def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
-    joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 2, 2, 1))
-    return replicas.split(_selective_scan(*joined, chunk, backend), groups=(2, 1, 2))
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[4], in_dims[4])
-    joined = replicas.join(tensors, in_dims, groups=(2, 1, 2, 2, 0, 2, 2, 2))
-    return replicas.split(_selective_scan_backward(*joined, chunk, backend), groups=(2, 2, 0, 2, 2, 1))
-
-
 # ---- Autograd ----
 
 
@@ -275,7 +260,7 @@ _selective_scan_backward = define_operator(
     "Tensor kept, int chunk, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_backward,
     fake=_backward_fake,
-    vmap=_backward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 1, 2, 2, 0, 2, 2, 2), outputs=(2, 2, 0, 2, 2, 1)),
 )
 
 _selective_scan = define_operator(
@@ -283,7 +268,7 @@ _selective_scan = define_operator(
     "-> (Tensor, Tensor, Tensor)",
     implementation=_forward,
     fake=_forward_fake,
-    vmap=_forward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 2, 0, 2, 2, 1), outputs=(2, 1, 2)),
     setup_context=_setup_context,
     backward=_differentiate,
 )

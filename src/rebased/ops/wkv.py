@@ -8,6 +8,7 @@ flows through its choice. Here it is a whole number near the logarithm of the de
 are exact, where those of running maxima would gather rounding errors over many tokens, or lose digits for large k.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ from rebased.ops.checks import INPUT_DTYPES, check_key_mask
 from rebased.ops.dtypes import no_autocast, sums_dtype
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_, maximum_recurrence_
-from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, no_tuples, pieces
+from rebased.ops.replicas import join_replicas
+from rebased.ops.scan_common import check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["WKVState", "initial_wkv_state", "wkv", "wkv_step"]
 
@@ -367,23 +369,6 @@ def _backward_fake(
     return *dinputs, dfirst[0], dfirst[1], dfirst[2]
 
 
-# ---- Under vmap ----
-
-
-def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
-    joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 0, 2, 1, 1, 1))
-    return replicas.split(_wkv(*joined, chunk, backend), groups=(2, 1, 1, 1, 3))
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[5], in_dims[5])
-    joined = replicas.join(tensors, in_dims, groups=(2, 1, 1, 2, 2, 0, 0, 2, 3))
-    return replicas.split(_wkv_backward(*joined, chunk, backend), groups=(2, 2, 0, 0, 1, 1, 1))
-
-
 # ---- Autograd ----
 
 
@@ -412,7 +397,7 @@ _wkv_backward = define_operator(
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_backward,
     fake=_backward_fake,
-    vmap=_backward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 1, 1, 2, 2, 0, 0, 2, 3), outputs=(2, 2, 0, 0, 1, 1, 1)),
 )
 
 _wkv = define_operator(
@@ -420,7 +405,7 @@ _wkv = define_operator(
     "Tensor? maximum, int chunk, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_forward,
     fake=_forward_fake,
-    vmap=_forward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 2, 0, 0, 2, 1, 1, 1), outputs=(2, 1, 1, 1, 3)),
     setup_context=_setup_context,
     backward=_differentiate,
 )

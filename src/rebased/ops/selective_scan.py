@@ -6,13 +6,14 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
+from rebased.ops.checks import check_switches
 from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_
@@ -31,6 +32,30 @@ MAX_TRITON_STATE_DIM = 128
 """A Triton program holds all N of its channels; "auto" leaves more to torch."""
 
 
+@overload
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    state: Tensor | None = ...,
+    return_state: Literal[False] = ...,
+    backend: str = ...,
+) -> Tensor: ...
+@overload
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    state: Tensor | None = ...,
+    return_state: Literal[True],
+    backend: str = ...,
+) -> tuple[Tensor, Tensor]: ...
 def selective_scan(
     x: Float[Tensor, "B T M"],
     dt: Float[Tensor, "B T M"],
@@ -39,12 +64,14 @@ def selective_scan(
     c: Float[Tensor, "B T N"],
     *,
     state: Float[Tensor, "B M N"] | None = None,
+    return_state: bool = False,
     backend: str = "auto",
-) -> tuple[Float[Tensor, "B T M"], Float[Tensor, "B M N"]]:
-    """``h_t = exp(dt_t·A) h_{t-1} + (dt_t·x_t) b_tᵀ`` and ``y_t = h_t c_t``; returns y and the last h.
+) -> Float[Tensor, "B T M"] | tuple[Float[Tensor, "B T M"], Float[Tensor, "B M N"]]:
+    """``y_t = h_t c_t``, where ``h_t = exp(dt_t·A) h_{t-1} + (dt_t·x_t) b_tᵀ``.
 
-    ``state`` is the h before the first token, zero if there is none. A token of dt = 0 leaves h as it is. A should not
-    be positive, dt not negative: nothing is done about an h that grows.
+    ``state`` is the h before the first token, zero if there is none; with ``return_state`` the result is a pair, y and
+    the last h. A token of dt = 0 leaves h as it is. A should not be positive, dt not negative: nothing is done about an
+    h that grows.
 
     y has x's dtype; all else is float32 whatever the inputs, float64 for float64 x, under autocast too. Memory does not
     grow by N for each token: the backward pass computes the states between every `CHUNK` tokens again.
@@ -53,6 +80,7 @@ def selective_scan(
     `MAX_TRITON_STATE_DIM` and not in float64; "auto" takes the latter where it can. Raises ValueError (TypeError for a
     wrong type) that names the argument.
     """
+    check_switches(return_state=return_state)
     for name, tensor, axes in (("x", x, "B T M"), ("dt", dt, "B T M"), ("A", A, "M N"), ("b", b, "B T N")):
         check_floats(name, tensor, axes)
     check_floats("c", c, "B T N")
@@ -73,7 +101,7 @@ def selective_scan(
         CHUNK,
         backend,
     )
-    return y[:, :, 0], last[:, 0]
+    return (y[:, :, 0], last[:, 0]) if return_state else y[:, :, 0]
 
 
 def selective_scan_step(

@@ -144,7 +144,7 @@ def test_nothing(backend: str, shape: tuple[int, int, int]) -> None:
 @BACKENDS
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (None, 0, 0), (2, None, None), (1, 2, 1)], ids=str)
 def test_vmap(backend: str, in_dims: tuple[int | None, ...]) -> None:
-    """Also of gradients: as replicas train."""
+    """With autograd outside, as replicas train, and vmap of gradients."""
     inputs = draw((2, 9, 5, 3), FINEST[backend])[:3]
     inputs = tuple(
         x if dim is None else torch.stack([x, 2 * x, 1 - x], dim=dim) for x, dim in zip(inputs, in_dims, strict=True)
@@ -152,6 +152,8 @@ def test_vmap(backend: str, in_dims: tuple[int | None, ...]) -> None:
     function = partial(conv_silu, backend=backend)
     expected = with_grads(lambda *xs: looped(function, in_dims, *xs), *inputs)
     assert_alike(with_grads(torch.vmap(function, in_dims), *inputs), expected)
+    gradient = torch.func.grad(lambda *xs: function(*xs).sin().sum(), argnums=(0, 1, 2))
+    assert_alike(torch.vmap(gradient, in_dims)(*inputs), looped(gradient, in_dims, *inputs))
 
 
 @BACKENDS

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rebased.ops.embedding import embedding
+from transform_cases import looped
 
 
 def problem(
@@ -45,15 +46,19 @@ def test_replicas(in_dims: tuple[int | None, int | None]) -> None:
     indices = torch.randint(0, 3, (3, 3, 5))
     table, index = (x if dim is not None else x[0] for x, dim in zip((tables, indices), in_dims, strict=True))
 
-    def one(r: int) -> Tensor:
-        parts = [x if dim is None else x.select(dim, r) for x, dim in zip((table, index), in_dims, strict=True)]
-        return torch.nn.functional.embedding(parts[1], parts[0])
+    def by_torch(table: Tensor, index: Tensor) -> Tensor:
+        return torch.nn.functional.embedding(index, table)
 
-    actual, expected = torch.vmap(embedding, in_dims)(table, index), torch.stack([one(r) for r in range(3)])
+    actual, expected = torch.vmap(embedding, in_dims)(table, index), looped(by_torch, in_dims, table, index)
     assert torch.equal(actual, expected)
     dout = torch.randn_like(expected)
     (actual_grad,), (expected_grad,) = (torch.autograd.grad(y, tables, dout) for y in (actual, expected))
     torch.testing.assert_close(actual_grad, expected_grad)
+    gradient, expected_gradient = (
+        torch.func.grad(lambda *xs, lookup=lookup: lookup(*xs).sin().sum()) for lookup in (embedding, by_torch)
+    )
+    actual_grads = torch.vmap(gradient, in_dims)(table, index)
+    torch.testing.assert_close(actual_grads, looped(expected_gradient, in_dims, table, index))
 
 
 def test_compiles_and_transforms() -> None:

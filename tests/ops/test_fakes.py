@@ -63,11 +63,13 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Inputs]]] = {
         lambda: (normal(2, 5, 4), normal(4, 3), normal(4)),
     ),
     "selective_scan": (
-        lambda x, dt, A, b, c, state: selective_scan(x, dt.abs(), -A.abs(), b, c, state=state, backend="triton"),
+        lambda x, dt, A, b, c, state: selective_scan(
+            x, dt.abs(), -A.abs(), b, c, state=state, return_state=True, backend="triton"
+        ),
         lambda: (normal(2, 5, 4), normal(2, 5, 4), normal(4, 3), normal(2, 5, 3), normal(2, 5, 3), normal(2, 4, 3)),
     ),
     "wkv": (
-        lambda k, v, decay, bonus: wkv(k, v, decay.abs(), bonus, backend="triton"),
+        lambda k, v, decay, bonus: wkv(k, v, decay.abs(), bonus, return_state=True, backend="triton"),
         lambda: (normal(2, 5, 4), normal(2, 5, 4), normal(4), normal(4)),
     ),
     "norm_affine": (

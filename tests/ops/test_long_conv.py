@@ -40,9 +40,14 @@ def test_vmap(in_dims: tuple[int | None, int | None], num_outputs: int) -> None:
         x if dim is None else torch.stack([x, 2 * x, 1 - x], dim=dim)
         for x, dim in zip((inputs, filters), in_dims, strict=True)
     ]
-    expected = with_grads(lambda *xs: looped(lambda u, h: long_conv(u, h, num_outputs), in_dims, *xs), *mapped)
-    actual = with_grads(lambda *xs: torch.vmap(lambda u, h: long_conv(u, h, num_outputs), in_dims)(*xs), *mapped)
-    assert_same(actual, expected)
+
+    def run(u: Tensor, h: Tensor) -> Tensor:
+        return long_conv(u, h, num_outputs)
+
+    expected = with_grads(lambda *xs: looped(run, in_dims, *xs), *mapped)
+    assert_same(with_grads(torch.vmap(run, in_dims), *mapped), expected)
+    gradient = torch.func.grad(lambda *xs: run(*xs).sin().sum(), argnums=(0, 1))
+    assert_same(torch.vmap(gradient, in_dims)(*mapped), looped(gradient, in_dims, *mapped))
 
 
 @pytest.mark.parametrize("in_dims", [((0, 0), (0, 0)), ((0, None), (None, 0)), ((1, None), (0, 1))])

@@ -23,6 +23,7 @@ from transform_cases import looped, tensors, with_grads
 
 module = importlib.import_module("rebased.ops.selective_scan")  # not the function of that name
 selective_scan, selective_scan_step = module.selective_scan, module.selective_scan_step
+scan = partial(selective_scan, return_state=True)
 
 
 @pytest.fixture(autouse=True)
@@ -151,14 +152,14 @@ def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_batch: int = 3, 
 @settings(max_examples=120)
 def test_torch_equals_the_definition(data: st.DataObject) -> None:
     problem = data.draw(problems(DTYPES["torch"]))
-    problem.assert_close(problem.run(partial(selective_scan, backend="torch")))
+    problem.assert_close(problem.run(partial(scan, backend="torch")))
 
 
 @given(data=st.data())
 @settings(max_examples=15)
 def test_triton_equals_the_definition(data: st.DataObject) -> None:
     problem = data.draw(problems(DTYPES["triton"], max_batch=2, max_len=20))
-    problem.assert_close(problem.run(partial(selective_scan, backend="triton")))
+    problem.assert_close(problem.run(partial(scan, backend="triton")))
 
 
 WIDER = {
@@ -179,7 +180,7 @@ def test_wider_programs(case: str, outer: int, steps: int, monkeypatch: pytest.M
     for name, value in ({"ENOUGH_PROGRAMS": 1, "THREAD_STATES": steps * 4 * outer} | most).items():
         monkeypatch.setattr(triton_scan, name, value)
     problem = make_problem(sizes, dtype)
-    problem.assert_close(problem.run(partial(selective_scan, backend="triton")))
+    problem.assert_close(problem.run(partial(scan, backend="triton")))
 
 
 def test_which_tiles_are_whole_and_packed() -> None:
@@ -201,7 +202,7 @@ def test_which_tiles_are_whole_and_packed() -> None:
 def test_chunks_of_their_real_size(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     problem = make_problem(sizes, torch.float64)
-    problem.assert_close(problem.run(selective_scan))
+    problem.assert_close(problem.run(scan))
 
 
 @BACKENDS
@@ -212,7 +213,8 @@ def test_by_hand(backend: str) -> None:
     A = -torch.tensor([[2.0]], device=DEVICE).log()
     ones = torch.ones(1, 3, 1, device=DEVICE)
     state = torch.full((1, 1, 1), 8.0, device=DEVICE)
-    y, last = selective_scan(x, dt, A, ones, 10 * ones, state=state, backend=backend)
+    y, last = scan(x, dt, A, ones, 10 * ones, state=state, backend=backend)
+    assert torch.equal(selective_scan(x, dt, A, ones, 10 * ones, state=state, backend=backend), y)
     assert y.flatten().tolist() == pytest.approx([50, 45, 51.25])  # 8/2 + 1, 5/2 + 2, 4.5/4 + 4
     assert last.item() == pytest.approx(5.125)
 
@@ -226,7 +228,7 @@ def test_pieces_are_the_whole(backend: str, border: int) -> None:
     def in_pieces(x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         ys = []
         for at in (slice(border), slice(border, None)):
-            y, state = selective_scan(x[:, at], dt[:, at], A, b[:, at], c[:, at], state=state, backend=backend)
+            y, state = scan(x[:, at], dt[:, at], A, b[:, at], c[:, at], state=state, backend=backend)
             ys.append(y)
         return torch.cat(ys, dim=1), state
 
@@ -237,7 +239,7 @@ def test_pieces_are_the_whole(backend: str, border: int) -> None:
 def test_no_step_leaves_the_state(backend: str) -> None:
     """Not a bit changes, in a sequence of such tokens as at the end of another one."""
     leaves = make_problem((BATCH_SIZES[backend], 21, 9, 3)).leaves
-    run = partial(selective_scan, backend=backend)
+    run = partial(scan, backend=backend)
     _, last = run(**leaves | {"dt": torch.zeros_like(leaves["dt"])})
     assert torch.equal(last, leaves["state"])
     cut = {name: x if name in ("A", "state") else x[:, :14] for name, x in leaves.items()}
@@ -251,9 +253,9 @@ def test_tokens_without_a_step_might_not_be_there(backend: str) -> None:
     leaves = make_problem((BATCH_SIZES[backend], 21, 9, 3)).leaves
     there = torch.rand(21, generator=torch.Generator().manual_seed(0)) < 0.5
     dt = leaves["dt"] * there.to(DEVICE)[None, :, None]
-    y, last = selective_scan(**leaves | {"dt": dt}, backend=backend)
+    y, last = scan(**leaves | {"dt": dt}, backend=backend)
     kept = {name: x if name in ("A", "state") else x[:, there] for name, x in leaves.items()}
-    expected_y, expected_last = selective_scan(**kept, backend=backend)
+    expected_y, expected_last = scan(**kept, backend=backend)
     assert_same((y[:, there], last), (expected_y, expected_last))
 
 
@@ -276,7 +278,7 @@ def test_extreme_steps(backend: str, scale: float) -> None:
     """From states that hardly fade to ones that are gone after a token: exp(dt·A) may well be zero."""
     problem = make_problem((BATCH_SIZES[backend], 11, 9, 3))
     problem.leaves["A"].mul_(scale)
-    actual = problem.run(partial(selective_scan, backend=backend))
+    actual = problem.run(partial(scan, backend=backend))
     assert all(x.isfinite().all() for x in actual.values())
     problem.assert_close(actual)
 
@@ -285,7 +287,7 @@ def test_extreme_steps(backend: str, scale: float) -> None:
 def test_states_beyond_float16(backend: str) -> None:
     leaves = make_problem((1, 19, 9, 3), torch.float16).leaves
     large = {"state": leaves["state"] * 1e7, "A": leaves["A"] / 100, "c": torch.zeros_like(leaves["c"])}
-    _, last = selective_scan(**leaves | large, backend=backend)
+    _, last = scan(**leaves | large, backend=backend)
     assert last.isfinite().all()
     assert last.abs().max() > 1e5
 
@@ -319,17 +321,17 @@ def test_no_tensor_of_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
     # A chunk of one group and one sequence has 8 · 2 · 4 numbers: that many, all groups, two sequences.
     for limit, expected in ((100, 64), (300, 3 * 64), (500, 2 * 3 * 64)):
         monkeypatch.setattr(module, "PIECE_NUMBERS", limit)
-        vmap(grad(lambda *inputs: selective_scan(*inputs, backend="torch")[0].sum()))(*leaves)
+        vmap(grad(lambda *inputs: selective_scan(*inputs, backend="torch").sum()))(*leaves)
         assert max(sizes) == expected
         sizes.clear()
 
 
 def test_only_some_gradients_are_wanted() -> None:
     problem = make_problem((2, 9, 3, 4))
-    expected = problem.run(selective_scan)
+    expected = problem.run(scan)
     for wanted in ({"x"}, {"A"}, {"state"}, {"dt", "c"}):
         leaves = {name: x.detach().requires_grad_(name in wanted) for name, x in problem.leaves.items()}
-        torch.autograd.backward(selective_scan(**leaves), (problem.dy, problem.dlast))
+        torch.autograd.backward(scan(**leaves), (problem.dy, problem.dlast))
         for name, x in leaves.items():
             assert (x.grad is not None) == (name in wanted)
             assert x.grad is None or torch.equal(x.grad, expected[f"d{name}"]), name
@@ -338,19 +340,19 @@ def test_only_some_gradients_are_wanted() -> None:
 @BACKENDS
 def test_results_do_not_vary(backend: str) -> None:
     problem = make_problem((BATCH_SIZES[backend], 20, 9, 3))
-    first, second = (problem.run(partial(selective_scan, backend=backend)) for _ in range(2))
+    first, second = (problem.run(partial(scan, backend=backend)) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_gradcheck() -> None:
     leaves = [x.requires_grad_() for x in make_problem((2, 10, 2, 3), torch.float64, device="cpu").leaves.values()]
-    assert torch.autograd.gradcheck(lambda *inputs: selective_scan(*inputs[:5], state=inputs[5]), leaves)
+    assert torch.autograd.gradcheck(lambda *inputs: scan(*inputs[:5], state=inputs[5]), leaves)
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 2, 3), (2, 0, 2, 3)], ids=str)
 def test_nothing_to_do(sizes: tuple[int, int, int, int]) -> None:
     problem = make_problem(sizes)
-    actual = problem.run(selective_scan)
+    actual = problem.run(scan)
     assert actual["y"].shape == sizes[:3]
     assert torch.equal(actual["last"], problem.leaves["state"])
     assert torch.equal(actual["dstate"], problem.dlast)
@@ -375,7 +377,7 @@ def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) ->
 
 
 def call(*inputs: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-    return selective_scan(*inputs[:5], state=inputs[5] if len(inputs) > 5 else None, backend=backend)
+    return scan(*inputs[:5], state=inputs[5] if len(inputs) > 5 else None, backend=backend)
 
 
 def loss(*inputs: Tensor, backend: str = "auto") -> Tensor:
@@ -526,9 +528,9 @@ def test_autocast_changes_nothing() -> None:
     """A projection's bfloat16 output meets a float32 A; what arrives in float32 stays so."""
     for dtype in (torch.bfloat16, torch.float32):
         problem = make_problem((2, 9, 3, 4), dtype, other_dtype=torch.float32, device="cpu")
-        expected = problem.run(selective_scan)
+        expected = problem.run(scan)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            actual = problem.run(selective_scan)
+            actual = problem.run(scan)
         assert all(torch.equal(actual[name], expected[name]) for name in expected)
         token = {name: x[:, 0] if x.ndim == 3 and name != "state" else x for name, x in problem.leaves.items()}
         expected_y, expected_state = selective_scan_step(**token)
@@ -571,6 +573,7 @@ GOOD = dict(zip(("x", "dt", "A", "b", "c", "state"), (torch.zeros(shape) for sha
         ),
         (ValueError, r"state has dtype torch.float64; these inputs need", {"state": GOOD["state"].double()}),
         (TypeError, r"state is a tuple; it must be a tensor", {"state": (1,)}),
+        (TypeError, r"return_state is 1; it must be True or False", {"return_state": 1}),
     ],
 )
 def test_bad_input(error: type[Exception], message: str, changes: dict[str, Any]) -> None:
@@ -632,12 +635,12 @@ def test_large_on_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype, mo
     """By "auto"; dt and A are float32. All runs give the same bits."""
     monkeypatch.undo()
     problem = make_problem(sizes, dtype, other_dtype=torch.float32, layout="cut out")
-    actual = problem.run(selective_scan)
-    expected = problem.to(torch.float64).run(partial(selective_scan, backend="torch"))
-    in_torch = problem.run(partial(selective_scan, backend="torch"))
+    actual = problem.run(scan)
+    expected = problem.to(torch.float64).run(partial(scan, backend="torch"))
+    in_torch = problem.run(partial(scan, backend="torch"))
     assert_close_in(dtype, actual, expected, in_torch)
     for _ in range(3):
-        again = problem.run(selective_scan)
+        again = problem.run(scan)
         assert all(torch.equal(again[name], actual[name]) for name in actual)
 
 

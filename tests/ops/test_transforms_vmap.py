@@ -196,6 +196,17 @@ def test_matrix(kernel_name: str, options: str) -> None:
     assert_same(vmap(run, (0, None))(q, k), looped(run, (0, None), q, k))
 
 
+@pytest.mark.parametrize(("options", "name"), [("at", "at"), ("packed", "cu_seqlens")])
+def test_checked_values_mapped_at_the_last_axis(options: str, name: str) -> None:
+    inputs = qkv(options)
+    values = torch.stack([call_arguments(options, REBASED, seed=i)[name] for i in range(SIZE)], dim=-1)
+
+    def run(values: Tensor) -> Tensor:
+        return kernel_attention(*inputs, **{name: values})
+
+    assert_same(vmap(run, -1)(values), looped(run, (-1,), values))
+
+
 def test_values_are_checked() -> None:
     """One replica's bad position or border is found."""
     q, k, v = qkv("at")

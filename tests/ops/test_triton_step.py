@@ -118,11 +118,17 @@ def test_vmap_over_tokens_and_states() -> None:
     def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: KernelState) -> Any:
         return kernel_attention_step(q, k, v, state, BASED, backend="triton")
 
+    def step_inplace(*arguments: Any) -> torch.Tensor:
+        return kernel_attention_step(*arguments, BASED, inplace=True, backend="triton")[0]
+
+    moved = torch.utils._pytree.tree_map(lambda x: x.clone().movedim(0, 1), stacked)
     out, new = torch.vmap(step)(q, k, v, stacked)
+    assert torch.equal(torch.vmap(step_inplace, (0, 0, 0, 1))(q, k, v, moved), out)
     for i, state in enumerate(states):
         expected, after = step(q[i], k[i], v[i], state)
         assert torch.equal(out[i], expected)
         assert torch.equal(new.values[i], after.values)
+        assert torch.equal(moved.values[:, i], after.values)
 
 
 def test_compiles_whole() -> None:

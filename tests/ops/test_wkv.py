@@ -147,7 +147,8 @@ def call(
     backend: str = "auto",
     **state: Tensor,
 ) -> Results:
-    out, last = wkv(k, v, decay, bonus, key_mask=key_mask, state=WKVState(**state) if state else None, backend=backend)
+    first = WKVState(**state) if state else None
+    out, last = wkv(k, v, decay, bonus, key_mask=key_mask, state=first, return_state=True, backend=backend)
     return out, *undivided(last)
 
 
@@ -262,7 +263,8 @@ def test_by_hand(backend: str) -> None:
     k = torch.tensor([2.0, 6.0, 1.0], device=DEVICE).log()[None, :, None]
     v = torch.tensor([1.0, 4.0, 10.0], device=DEVICE)[None, :, None]
     decay, bonus = (torch.tensor([x], device=DEVICE).log() for x in (2.0, 3.0))
-    out, state = wkv(k, v, decay, bonus, backend=backend)
+    out, state = wkv(k, v, decay, bonus, return_state=True, backend=backend)
+    assert torch.equal(wkv(k, v, decay, bonus, backend=backend), out)
     # 1; (2·1 + 18·4) / 20; (1·1 + 6·4 + 3·10) / 10
     assert out.flatten().tolist() == pytest.approx([1, 3.7, 5.5])
     numerator, denominator = undivided(state)
@@ -283,7 +285,9 @@ def test_pieces_are_the_whole(backend: str, border: int, masked: bool) -> None:
         state, outs = WKVState(**first), []
         for at in (slice(border), slice(border, None)):
             mask = None if key_mask is None else key_mask[:, at]
-            out, state = wkv(k[:, at], v[:, at], decay, bonus, key_mask=mask, state=state, backend=backend)
+            out, state = wkv(
+                k[:, at], v[:, at], decay, bonus, key_mask=mask, state=state, return_state=True, backend=backend
+            )
             outs.append(out)
         return torch.cat(outs, dim=1), *undivided(state)
 
@@ -334,13 +338,13 @@ def test_masked_tokens_leave_the_state(backend: str) -> None:
     state = WKVState(*(leaves[name] for name in WKVState._fields))
     for first in (state, initial_wkv_state(B, 9, device=DEVICE)):
         mask = torch.zeros(B, 21, dtype=torch.bool, device=DEVICE)
-        out, last = wkv(**inputs, key_mask=mask, state=first, backend=backend)
+        out, last = wkv(**inputs, key_mask=mask, state=first, return_state=True, backend=backend)
         assert torch.equal(out, torch.zeros_like(out))
         assert all(map(torch.equal, last, first))
         mask[:, :14] = True
-        _, last = wkv(**inputs, key_mask=mask, state=first, backend=backend)
+        _, last = wkv(**inputs, key_mask=mask, state=first, return_state=True, backend=backend)
         cut = {name: x[:, :14] if x.ndim == 3 else x for name, x in inputs.items()}
-        _, expected = wkv(**cut, state=first, backend=backend)
+        _, expected = wkv(**cut, state=first, return_state=True, backend=backend)
         assert all(map(torch.equal, last, expected))
 
 
@@ -349,9 +353,9 @@ def test_masked_tokens_might_not_be_there(backend: str) -> None:
     B = BATCH_SIZES[backend]
     leaves = make_problem((B, 21, 9), has_state=False).leaves
     there = torch.rand(21, generator=torch.Generator().manual_seed(0)) < 0.5
-    out, state = wkv(**leaves, key_mask=there.to(DEVICE).expand(B, 21), backend=backend)
+    out, state = wkv(**leaves, key_mask=there.to(DEVICE).expand(B, 21), return_state=True, backend=backend)
     kept = {name: x[:, there] if x.ndim == 3 else x for name, x in leaves.items()}
-    expected, expected_state = wkv(**kept, backend=backend)
+    expected, expected_state = wkv(**kept, return_state=True, backend=backend)
     assert_same((out[:, there], undivided(state)), (expected, undivided(expected_state)))
 
 
@@ -395,7 +399,7 @@ def test_extreme_keys(backend: str, scale: float) -> None:
         first = initial_wkv_state(sizes[0], sizes[2], device=DEVICE, dtype=inputs[0].dtype)
         return by_steps(*inputs, first, torch.ones(sizes[:2], dtype=torch.bool, device=DEVICE))[0]
 
-    actual = run(lambda *inputs: wkv(*inputs, backend=backend)[0], torch.float32)
+    actual = run(lambda *inputs: wkv(*inputs, backend=backend), torch.float32)
     assert all(x.isfinite().all() for x in actual.values())
     expected = run(loop, torch.float64)
     # The usual bound, whatever the size of the keys; the loop itself, in float32, misses it ten times over.
@@ -407,11 +411,11 @@ def test_extreme_keys_leave_a_finite_state(backend: str) -> None:
     leaves = make_problem((1, 11, 3), has_state=False).leaves
     for key in (-1e4, 1e4):
         k = torch.full_like(leaves["k"], key)
-        out, state = wkv(**leaves | {"k": k}, backend=backend)
+        out, state = wkv(**leaves | {"k": k}, return_state=True, backend=backend)
         assert all(x.isfinite().all() for x in (out, *state))
         assert (state.denominator >= 0.3).all()
         # Another piece, whose keys are at the other end.
-        out, state = wkv(**leaves | {"k": -k}, state=state, backend=backend)
+        out, state = wkv(**leaves | {"k": -k}, state=state, return_state=True, backend=backend)
         assert all(x.isfinite().all() for x in (out, *state))
         assert (state.denominator >= 0.3).all()
 
@@ -424,7 +428,7 @@ def test_slow_decay_after_one_large_key(backend: str) -> None:
     k[:, 0] = 60.0
     v = torch.randn(1, length, 1, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     decay, bonus = torch.full((1,), 160 / length, device=DEVICE), torch.zeros(1, device=DEVICE)
-    out, state = wkv(k, v, decay, bonus, backend=backend)
+    out, state = wkv(k, v, decay, bonus, return_state=True, backend=backend)
     exact = [x.double() for x in (k, v, decay, bonus)]
     zeros = torch.zeros(1, 1, dtype=torch.float64, device=DEVICE)
     expected = by_sums(*exact, zeros, zeros, torch.ones(1, length, dtype=torch.bool, device=DEVICE))
@@ -527,8 +531,8 @@ def test_initial_state() -> None:
         assert all(x.shape == (3, 5) and x.dtype == expected and x.isfinite().all() for x in state)
         k, v = torch.randn(2, 3, 7, 5, dtype=expected)
         parameters = torch.ones(5, dtype=expected), torch.zeros(5, dtype=expected)
-        out, last = wkv(k, v, *parameters, state=state)
-        expected_out, expected_last = wkv(k, v, *parameters)
+        out, last = wkv(k, v, *parameters, state=state, return_state=True)
+        expected_out, expected_last = wkv(k, v, *parameters, return_state=True)
         assert all(map(torch.equal, (out, *last), (expected_out, *expected_last)))
 
 
@@ -702,14 +706,14 @@ def test_compile_adapts_to_lengths() -> None:
 def test_export() -> None:
     class Average(torch.nn.Module):
         def forward(self, *inputs: Tensor) -> tuple[Tensor, Any]:
-            return wkv(*inputs)
+            return wkv(*inputs, return_state=True)
 
     def inputs(length: int) -> tuple[Tensor, ...]:
         return tuple(make_problem((2, length, 3), has_state=False).leaves.values())
 
     length = torch.export.Dim("length", min=2, max=64)
     program = torch.export.export(Average(), inputs(9), dynamic_shapes=(({1: length}, {1: length}, None, None),))
-    assert_same(program.module()(*inputs(20)), wkv(*inputs(20)))
+    assert_same(program.module()(*inputs(20)), wkv(*inputs(20), return_state=True))
 
 
 def test_autocast_changes_nothing() -> None:
@@ -764,6 +768,7 @@ GOOD: dict[str, Any] = {"k": X, "v": X, "decay": PARAMETER, "bonus": PARAMETER, 
             {"state": STATE._replace(maximum=STATE.maximum.double())},
         ),
         (TypeError, r"state.numerator is a NoneType", {"state": STATE._replace(numerator=None)}),
+        (TypeError, r"return_state is 1; it must be True or False", {"return_state": 1}),
     ],
 )
 def test_bad_input(error: type[Exception], message: str, changes: dict[str, Any]) -> None:

@@ -100,7 +100,8 @@ class Mamba(Mixer):
             y, hidden = selective_scan_step(u[:, 0], dt[:, 0], A, b[:, 0], c[:, 0], state.hidden)
             y = y[:, None]
         else:
-            y, hidden = selective_scan(u, dt, A, b, c, state=None if state is None else state.hidden)
+            first = None if state is None else state.hidden
+            y, hidden = selective_scan(u, dt, A, b, c, state=first, return_state=True)
         y = pick(y + self.skip * u, at) * functional.silu(pick(gates, at))
         return self.out_proj(y), MambaState(past, hidden)
 

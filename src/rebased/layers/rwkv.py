@@ -80,7 +80,7 @@ class RWKV(Mixer):
             out, sums = wkv_step(k[:, 0], v[:, 0], decay, self.bonus, sums)
             out = out[:, None]
         else:
-            out, sums = wkv(k, v, decay, self.bonus, key_mask=key_mask, state=sums)
+            out, sums = wkv(k, v, decay, self.bonus, key_mask=key_mask, state=sums, return_state=True)
         y = self.o_proj(r.sigmoid() * pick(out, at))
         return y, RWKVState(last_rows(joined, 1, key_mask).to(x.dtype if past is None else past.dtype), *sums)
 

@@ -201,23 +201,20 @@ def _check_borders(cu_seqlens: Tensor, seq_len: int) -> Tensor:
     return cu_seqlens.clone()
 
 
-def _positions_vmap(info: Any, in_dims: Any, positions: Tensor, limit: int, name: str) -> tuple[Tensor, int]:
-    return _checked_positions(positions.movedim(in_dims[0], 0), limit, name), 0
-
-
-def _borders_vmap(info: Any, in_dims: Any, cu_seqlens: Tensor, seq_len: int) -> tuple[Tensor, int]:
-    return _checked_borders(cu_seqlens.movedim(in_dims[0], 0), seq_len), 0
+def _row_by_row(operator: Any, _: Any, in_dims: Any, rows: Tensor, *others: Any) -> tuple[Tensor, int]:
+    """Under vmap: the checks look along the last axis."""
+    return operator(rows.movedim(in_dims[0], 0), *others), 0
 
 
 _checked_positions = define_operator(
     "checked_positions(Tensor positions, SymInt limit, str name) -> Tensor",
     implementation=_check_positions,
     fake=lambda positions, limit, name: torch.empty_like(positions),
-    vmap=_positions_vmap,
+    vmap=_row_by_row,
 )
 _checked_borders = define_operator(
     "checked_borders(Tensor cu_seqlens, SymInt seq_len) -> Tensor",
     implementation=_check_borders,
     fake=lambda cu_seqlens, seq_len: torch.empty_like(cu_seqlens),
-    vmap=_borders_vmap,
+    vmap=_row_by_row,
 )

@@ -4,6 +4,7 @@
 replicas run as groups of one call.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from torch.nn import functional
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.opaque import define_operator
-from rebased.ops.scan_common import Replicas, check_floats, check_like, no_tuples
+from rebased.ops.replicas import join_replicas
+from rebased.ops.scan_common import check_floats, check_like, no_tuples
 
 __all__ = ["conv_silu"]
 
@@ -102,22 +104,7 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, backend: str)
     return torch.empty_like(x).copy_(dx), dweight.to(weight.dtype), dsums.sum(dim=(0, 1)).to(bias.dtype)
 
 
-# ---- Under vmap, and autograd ----
-
-
-def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
-    *tensors, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[1], in_dims[1])
-    joined = replicas.join(tensors, in_dims, groups=(2, 0, 0))
-    (y,), (dim,) = replicas.split([_conv_silu(*joined, backend)], groups=(2,))
-    return y, dim
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
-    joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 0))
-    return replicas.split(_conv_silu_backward(*joined, backend), groups=(2, 0, 0))
+# ---- Autograd ----
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -138,14 +125,14 @@ _conv_silu_backward = define_operator(
         weight.new_empty(weight.shape),
         bias.new_empty(bias.shape),
     ),
-    vmap=_backward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 2, 0, 0), outputs=(2, 0, 0)),
 )
 
 _conv_silu = define_operator(
     "conv_silu(Tensor x, Tensor weight, Tensor bias, str backend) -> Tensor",
     implementation=_forward,
     fake=lambda x, weight, bias, backend: torch.empty_like(x),
-    vmap=_forward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 0, 0), outputs=2),
     setup_context=_setup_context,
     backward=_differentiate,
 )

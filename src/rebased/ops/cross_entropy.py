@@ -13,7 +13,8 @@ from torch import Tensor
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
 from rebased.ops.dtypes import autocast_inputs, compute_dtype
 from rebased.ops.opaque import define_operator
-from rebased.ops.scan_common import Replicas, check_floats, check_like, pieces
+from rebased.ops.replicas import join_replicas
+from rebased.ops.scan_common import check_floats, check_like, pieces
 
 __all__ = ["linear_cross_entropy"]
 
@@ -163,30 +164,16 @@ def _backward_fake(
 # ---- Under vmap ----
 
 
-def _forward_vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, labels: Tensor, backend: str) -> tuple[Any, Any]:
-    if in_dims[1] is None:  # one table: all rows are one call's, and its gradient is one sum
-        x, labels = (_rows_of_all(y, dim, info.batch_size) for y, dim in ((x, in_dims[0]), (labels, in_dims[2])))
-        sizes = x.shape[1:3]
-        results = _linear_cross_entropy(x.flatten(1, 2), weight, labels.flatten(1, 2), backend)
-        return tuple(y.unflatten(1, sizes) for y in results), (1, 1, 1)
-    replicas = Replicas(info.batch_size, weight, in_dims[1])
-    joined = replicas.join((x, weight, labels), in_dims, groups=(0, 0, 0))
-    return replicas.split(_linear_cross_entropy(*joined, backend), groups=(0, 0, 0))
+def _forward_vmap(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+    # One table: all rows are one call's, and its gradient is one sum.
+    rows, tables = (1, None) if in_dims[1] is None else (0, 0)
+    return join_replicas(operator, info, in_dims, *inputs, inputs=(rows, tables, rows), outputs=(rows,) * 3)
 
 
-def _rows_of_all(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """All calls' rows side by side, (G, calls, N, ...)."""
-    return x.unsqueeze(1).expand(-1, size, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, x_grad, weight_grad, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
-    joined = replicas.join(tensors, in_dims, groups=(0,) * 6)
-    grads = _linear_cross_entropy_backward(*joined, x_grad, weight_grad, backend)
-    wanted = x_grad, weight_grad
-    results = [replicas.split([dy], [0])[0][0] if there else dy for dy, there in zip(grads, wanted, strict=True)]
-    return tuple(results), tuple(0 if there else None for there in wanted)
+def _backward_vmap(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+    *_, x_grad, weight_grad, _ = inputs
+    outputs = 0 if x_grad else None, 0 if weight_grad else None
+    return join_replicas(operator, info, in_dims, *inputs, inputs=(0,) * 6, outputs=outputs)
 
 
 # ---- Autograd ----

@@ -9,6 +9,7 @@ follows. ``rebased::embedding_zeros`` gives zeros (without memory) that carry th
 and indices into each (G, N): stacked replicas run as one call.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rebased.ops.opaque import define_operator
+from rebased.ops.replicas import join_replicas
 
 __all__ = ["embedding"]
 
@@ -74,24 +76,9 @@ def _backward_fake(dout: Tensor, indices: Tensor, num_rows: int) -> Tensor:
 # ---- Under vmap ----
 
 
-def _joined(x: Tensor, dim: int | None, size: int) -> Tensor:
-    return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
-
-
-def _forward_mapped(info: Any, in_dims: Any, tables: Tensor, indices: Tensor) -> tuple[Tensor, int]:
-    size = info.batch_size
-    if in_dims[0] is None:  # one table with more indices
-        indices = indices.movedim(in_dims[1], 1)  # (G, size, N)
-        zeros = _embedding_zeros(tables, indices.flatten(1))
-        return zeros.unflatten(1, indices.shape[1:]), 1
-    zeros = _embedding_zeros(_joined(tables, in_dims[0], size), _joined(indices, in_dims[1], size))
-    return zeros.unflatten(0, (size, -1)), 0
-
-
-def _backward_mapped(info: Any, in_dims: Any, dout: Tensor, indices: Tensor, num_rows: int) -> tuple[Tensor, int]:
-    size = info.batch_size
-    grads = _embedding_grad(_joined(dout, in_dims[0], size), _joined(indices, in_dims[1], size), num_rows)
-    return grads.unflatten(0, (size, -1)), 0
+def _forward_mapped(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+    tables, rows = (None, 1) if in_dims[0] is None else (0, 0)  # one table is given more indices
+    return join_replicas(operator, info, in_dims, *inputs, inputs=(tables, rows), outputs=rows)
 
 
 # ---- Differentiation ----
@@ -112,7 +99,7 @@ _embedding_grad = define_operator(
     "embedding_grad(Tensor dout, Tensor indices, SymInt num_rows) -> Tensor",
     implementation=_backward,
     fake=_backward_fake,
-    vmap=_backward_mapped,
+    vmap=partial(join_replicas, inputs=(0, 0), outputs=0),
 )
 _embedding_zeros = define_operator(
     "embedding_zeros(Tensor tables, Tensor indices) -> Tensor",

@@ -1,4 +1,7 @@
-"""vmap of ``rebased::attend``: the mapped axis joins the batch, or the row of packed sequences."""
+"""vmap of ``rebased::attend``: the mapped axis joins the batch, or the row of packed sequences.
+
+More than `join_replicas` does: in a row, borders and positions move along.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rebased.ops.arguments import Arguments
+from rebased.ops.replicas import stacked
 
 
 class Fold:
@@ -44,12 +48,12 @@ class Fold:
 
     def rows(self, x: Tensor, dim: int | None) -> Tensor:
         """For what has (B, T or P, …): packed rows are strung together in time."""
-        x = self._front(x, dim)
+        x = stacked(x, dim, self.size)
         return x.flatten(0, 2)[None] if self.packed else x.flatten(0, 1)
 
     def sequences(self, x: Tensor, dim: int | None) -> Tensor:
         """For what has one entry a sequence."""
-        return self._front(x, dim).flatten(0, 1)
+        return stacked(x, dim, self.size).flatten(0, 1)
 
     def unrow_queries(self, x: Tensor) -> Tensor:
         return self._unrow(x, self.num_queries)
@@ -61,18 +65,15 @@ class Fold:
         return x.unflatten(0, (self.size, self.num_sequences))
 
     def _positions(self, x: Tensor, dim: int | None) -> Tensor:
-        x = self._front(x, dim)
+        x = stacked(x, dim, self.size)
         if self.packed:
             x = x + self._offsets(x)[:, None, None]
         return self.rows(x, 0)
 
     def _borders(self, x: Tensor, dim: int | None) -> Tensor:
-        x = self._front(x, dim)
+        x = stacked(x, dim, self.size)
         starts = (x[:, :-1] + self._offsets(x)[:, None]).flatten()
         return torch.cat([starts, starts.new_full((1,), self.size * self.seq_len)])
-
-    def _front(self, x: Tensor, dim: int | None) -> Tensor:
-        return x.expand(self.size, *x.shape) if dim is None else x.movedim(dim, 0)
 
     def _unrow(self, x: Tensor, length: int) -> Tensor:
         if self.packed:

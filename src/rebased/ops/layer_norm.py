@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rebased.ops.opaque import define_composite
+from rebased.ops.replicas import stacked
 
 __all__ = ["LayerNorm"]
 
@@ -29,13 +30,10 @@ def _normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 
 def _normalize_mapped(
-    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+    _: Any, info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, int]:
     size = info.batch_size
-    x, weight, bias = (
-        y.expand(size, *y.shape) if dim is None else y.movedim(dim, 0)
-        for y, dim in zip((x, weight, bias), in_dims, strict=False)
-    )
+    x, weight, bias = (stacked(y, dim, size) for y, dim in zip((x, weight, bias), in_dims, strict=False))
     normalized = functional.layer_norm(x, x.shape[-1:], eps=eps)
     each = (size, *(1 for _ in x.shape[1:-1]), x.shape[-1])
     return normalized * weight.view(each) + bias.view(each), 0

@@ -1,5 +1,6 @@
 """Causal convolution with filters as long as the sequence, by FFT."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import pad
 
 from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
+from rebased.ops.replicas import join_replicas
 
 __all__ = ["long_conv"]
 
@@ -76,25 +78,6 @@ def _filter_spectra(filters: Tensor) -> Tensor:
     return rfft(filters, norm="forward")[:, None]
 
 
-def _join(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """No copy where the mapped axis is the first in memory, as that of replicas is."""
-    x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-    return x.flatten(0, 1)
-
-
-def _forward_vmap(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[Tensor, int]:
-    size = info.batch_size
-    joined = (_join(x, dim, size) for x, dim in zip(tensors, in_dims, strict=True))
-    return _circular_conv(*joined).unflatten(0, (size, -1)), 0
-
-
-def _backward_vmap(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    size = info.batch_size
-    joined = (_join(x, dim, size) for x, dim in zip(tensors, in_dims, strict=True))
-    dinputs, dfilters = (x.unflatten(0, (size, -1)) for x in _circular_conv_backward(*joined))
-    return (dinputs, dfilters), (0, 0)
-
-
 def _setup_context(ctx: Any, arguments: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*arguments)
 
@@ -103,14 +86,14 @@ _circular_conv_backward = define_operator(
     "circular_conv_backward(Tensor grad, Tensor inputs, Tensor filters) -> (Tensor, Tensor)",
     implementation=_backward,
     fake=lambda grad, inputs, filters: (inputs.new_empty(inputs.shape), filters.new_empty(filters.shape)),
-    vmap=_backward_vmap,
+    vmap=partial(join_replicas, inputs=(0, 0, 0), outputs=(0, 0)),
 )
 
 _circular_conv = define_operator(
     "circular_conv(Tensor inputs, Tensor filters) -> Tensor",
     implementation=_forward,
     fake=lambda inputs, filters: inputs.new_empty(inputs.shape),
-    vmap=_forward_vmap,
+    vmap=partial(join_replicas, inputs=(0, 0), outputs=0),
     setup_context=_setup_context,
     backward=lambda ctx, grad: _circular_conv_backward(grad, *ctx.saved_tensors),
 )

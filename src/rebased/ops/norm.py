@@ -15,6 +15,7 @@ from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, ru
 from rebased.ops.checks import check_dtype, check_eps, check_switches
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.opaque import define_operator
+from rebased.ops.replicas import join_replicas
 
 __all__ = ["norm_affine"]
 
@@ -224,60 +225,39 @@ def _backward_fake(
 # ---- Under vmap ----
 
 
-class _Stack:
-    """Turns ``size`` mapped calls into one: more rows, or where calls have parameters of their own more groups."""
-
-    def __init__(self, size: int, num_groups: int | None) -> None:
-        """``num_groups``: of each call, ``None`` if it has none; for ``size`` 0 it cannot be inferred later."""
-        self.size = size
-        self._num_groups = num_groups
-
-    def join(self, x: Tensor, dim: int | None) -> Tensor:
-        """For what has an entry for each row, or each group."""
-        x = x.expand(self.size, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x if self._num_groups is None else x.flatten(0, 1)
-
-    def split(self, x: Tensor, dim: int = 0) -> Tensor:
-        return x if self._num_groups is None else x.unflatten(dim, (self.size, self._num_groups))
-
-
-def _num_groups(x: Tensor, dim: int | None) -> int:
-    """Of one call, whose x has the mapped axis ``dim``."""
-    return x.shape[1 if dim == 0 else 0]
-
-
-def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    x, weight, bias, eps, normalize, backend = inputs
-    x_dim, weight_dim, bias_dim, *_ = in_dims
-    parameters = [(p, dim) for p, dim in ((weight, weight_dim), (bias, bias_dim)) if p is not None]
-    grouped = any(p.ndim - (dim is not None) == 2 for p, dim in parameters)
-    stack = _Stack(info.batch_size, _num_groups(x, x_dim) if grouped else None)
-    if grouped or any(dim is not None for _, dim in parameters):
-        weight = None if weight is None else stack.join(weight, weight_dim)
-        bias = None if bias is None else stack.join(bias, bias_dim)
-    out, mean, rstd = _norm_affine(stack.join(x, x_dim), weight, bias, eps, normalize, backend)
-    if not normalize:
-        return (stack.split(out), mean, rstd), (0, None, None)
-    return (stack.split(out), stack.split(mean), stack.split(rstd)), (0, 0, 0)
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    dout, x, mean, rstd, weight, normalize, grouped, weight_grad, bias_grad, backend = inputs
-    dout_dim, x_dim, mean_dim, rstd_dim, weight_dim, *_ = in_dims
-    stack = _Stack(info.batch_size, _num_groups(x, x_dim) if grouped else None)
-    # Each call wants its own sums, also where all have the same parameters.
-    by_group = grouped or weight_dim is not None or weight_grad or bias_grad
-    if by_group and weight is not None:
-        weight = stack.join(weight, weight_dim)
-    if normalize:
-        mean, rstd = stack.join(mean, mean_dim), stack.join(rstd, rstd_dim)
-    dout, x = stack.join(dout, dout_dim), stack.join(x, x_dim)
-    dx, dparameters = _norm_affine_backward(
-        dout, x, mean, rstd, weight, normalize, by_group, weight_grad, bias_grad, backend
+def _forward_vmap(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+    _, weight, bias, _, normalize, _ = inputs
+    given = [(p, dim) for p, dim in ((weight, in_dims[1]), (bias, in_dims[2])) if p is not None]
+    grouped = any(p.ndim - (dim is not None) == 2 for p, dim in given)
+    # Parameters that all replicas share go on to serve every row, without groups.
+    parameters = 0 if grouped or any(dim is not None for _, dim in given) else None
+    statistics = 0 if normalize else None
+    return join_replicas(
+        operator,
+        info,
+        in_dims,
+        *inputs,
+        inputs=(0, parameters, parameters),
+        outputs=(0, statistics, statistics),
+        grouped=grouped,
     )
-    if not by_group:
-        return (dx, dparameters), (0, None)
-    return (stack.split(dx), stack.split(dparameters, 1)), (0, 1)
+
+
+def _backward_vmap(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+    *tensors, normalize, grouped, weight_grad, bias_grad, backend = inputs
+    # Each replica wants its own sums, also where all have the same parameters.
+    by_group = grouped or in_dims[4] is not None or weight_grad or bias_grad
+    statistics = 0 if normalize else None
+    return join_replicas(
+        operator,
+        info,
+        in_dims,
+        *tensors,
+        *(normalize, by_group, weight_grad, bias_grad, backend),
+        inputs=(0, 0, statistics, statistics, 0 if by_group else None),
+        outputs=(0, 1 if by_group else None),
+        grouped=grouped,
+    )
 
 
 # ---- Autograd ----

@@ -6,6 +6,7 @@ attached one level lower: an `torch.autograd.Function` is the operator's kernel 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,16 @@ _LIBRARY = torch.library.Library("rebased", "DEF")
 
 
 def define_composite(schema: str, *, implementation: Callable[..., Any], vmap: Callable[..., Any]) -> Any:
-    """Define ``rebased::name`` as a composite of torch's own operators, which all of torch looks into but vmap."""
+    """Define ``rebased::name`` as a composite of torch's own operators, which all of torch looks into but vmap.
+
+    ``vmap`` is as in `define_operator`.
+    """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, implementation, "CompositeImplicitAutograd")
-    torch.library.register_vmap(f"rebased::{name}", vmap, lib=_LIBRARY)
-    return getattr(torch.ops.rebased, name).default
+    operator = getattr(torch.ops.rebased, name).default
+    torch.library.register_vmap(f"rebased::{name}", partial(vmap, operator), lib=_LIBRARY)
+    return operator
 
 
 def define_operator(
@@ -36,9 +41,9 @@ def define_operator(
 ) -> Any:
     """Define ``rebased::name`` from its schema and return it.
 
-    ``implementation`` runs on real tensors of any device, ``fake`` gives shapes and dtypes, ``vmap`` takes
-    (info, in_dims, *arguments) as `torch.library.register_vmap` has it. Without a ``backward``, differentiating
-    raises RuntimeError; forward-mode differentiation always does.
+    ``implementation`` runs on real tensors of any device, ``fake`` gives shapes and dtypes. ``vmap`` takes
+    (operator, info, in_dims, *arguments): the operator defined here, then what `torch.library.register_vmap` has.
+    Without a ``backward``, differentiating raises RuntimeError; forward-mode differentiation always does.
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
@@ -49,8 +54,8 @@ def define_operator(
 
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"rebased::{name}", fake, lib=_LIBRARY)
-    torch.library.register_vmap(f"rebased::{name}", vmap, lib=_LIBRARY)
     operator = getattr(torch.ops.rebased, name).default
+    torch.library.register_vmap(f"rebased::{name}", partial(vmap, operator), lib=_LIBRARY)
 
     def forward(*arguments_and_modes: Any) -> Any:
         # Inside a Function both modes of differentiation are off. Outer levels of torch.func still have to record the

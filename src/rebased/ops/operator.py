@@ -191,22 +191,22 @@ def _fake_state(a: Arguments, *, present: bool) -> tuple[Tensor, Tensor]:
 # ---- Under vmap ----
 
 
-def _attend_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+def _attend_vmap(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     a, return_sums = Arguments(*inputs[:NUM_ARGUMENTS]), inputs[-1]
     fold = Fold(info.batch_size, a, in_dims[:NUM_ARGUMENTS])
-    out, normalizer, values, state_normalizer = attend(*fold.arguments(a), return_sums)
+    out, normalizer, values, state_normalizer = operator(*fold.arguments(a), return_sums)
     outputs = fold.unrow_queries(out), fold.unrow_queries(normalizer)
     if not return_sums:
         return (*outputs, values, state_normalizer), (0, 0, None, None)
     return (*outputs, fold.unsequence(values), fold.unsequence(state_normalizer)), (0, 0, 0, 0)
 
 
-def _attend_backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+def _attend_backward_vmap(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
     a, coefficients = Arguments(*inputs[5:-1]), inputs[-1]
     fold = Fold(info.batch_size, a, in_dims[5:-1])
     rows = [fold.rows(x, dim) for x, dim in zip(inputs[:3], in_dims[:3], strict=True)]
     sums = [None if x is None else fold.sequences(x, dim) for x, dim in zip(inputs[3:5], in_dims[3:5], strict=True)]
-    dq, dk, dv, *others = attend_backward(*rows, *sums, *fold.arguments(a), coefficients)
+    dq, dk, dv, *others = operator(*rows, *sums, *fold.arguments(a), coefficients)
     outputs = [fold.unrow_queries(dq), fold.unrow_keys(dk), fold.unrow_keys(dv)]
     out_dims: list[int | None] = [0, 0, 0]
     for grad, present in zip(others, (coefficients, *(a.state_values is not None,) * 2), strict=True):

@@ -1,4 +1,4 @@
-"""What several operators share: checks, pieces of a batch, and replicas under vmap."""
+"""What several operators share: checks, and pieces of a batch."""
 
 from collections.abc import Iterator, Sequence
 
@@ -50,31 +50,3 @@ def pieces(batch_size: int, num_groups: int, numbers: int, limit: int) -> Iterat
     for row in range(0, batch_size, num_rows):
         for group in range(0, num_groups, groups_at_once):
             yield slice(row, row + num_rows), slice(group, group + groups_at_once)
-
-
-class Replicas:
-    """Turns ``size`` mapped calls into one with as many times the groups."""
-
-    def __init__(self, size: int, grouped: Tensor, dim: int | None) -> None:
-        """``grouped``: something with an entry for each group, and its mapped axis."""
-        self._sizes = size, grouped.shape[1 if dim == 0 else 0]
-
-    def join(
-        self, tensors: Sequence[Tensor | None], dims: Sequence[int | None], groups: Sequence[int]
-    ) -> list[Tensor | None]:
-        """``dims``: the mapped axis of each tensor; ``groups``: the axis of one call's tensor that counts groups."""
-        return [
-            None if x is None else self._join(x, dim, axis) for x, dim, axis in zip(tensors, dims, groups, strict=False)
-        ]
-
-    def split(self, tensors: Sequence[Tensor], groups: Sequence[int]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """All calls' results, and where their mapped axes are."""
-        results = tuple(x.unflatten(axis, self._sizes) for x, axis in zip(tensors, groups, strict=True))
-        return results, tuple(groups)
-
-    def _join(self, x: Tensor, dim: int | None, axis: int) -> Tensor:
-        if dim is None:
-            x = x.unsqueeze(axis).expand(*x.shape[:axis], self._sizes[0], *x.shape[axis:])
-        else:
-            x = x.movedim(dim, axis)
-        return x.flatten(axis, axis + 1)

@@ -5,17 +5,20 @@
 """
 
 import math
-from typing import Any
+from functools import partial
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
+from rebased.ops.checks import check_switches
 from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_
-from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, no_tuples, pieces
+from rebased.ops.replicas import join_replicas
+from rebased.ops.scan_common import check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["selective_scan", "selective_scan_step"]
 
@@ -29,6 +32,30 @@ MAX_TRITON_STATE_DIM = 128
 """A Triton program holds all N of its channels; "auto" leaves more to torch."""
 
 
+@overload
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    state: Tensor | None = ...,
+    return_state: Literal[False] = ...,
+    backend: str = ...,
+) -> Tensor: ...
+@overload
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    state: Tensor | None = ...,
+    return_state: Literal[True],
+    backend: str = ...,
+) -> tuple[Tensor, Tensor]: ...
 def selective_scan(
     x: Float[Tensor, "B T M"],
     dt: Float[Tensor, "B T M"],
@@ -37,12 +64,14 @@ def selective_scan(
     c: Float[Tensor, "B T N"],
     *,
     state: Float[Tensor, "B M N"] | None = None,
+    return_state: bool = False,
     backend: str = "auto",
-) -> tuple[Float[Tensor, "B T M"], Float[Tensor, "B M N"]]:
-    """``h_t = exp(dt_t·A) h_{t-1} + (dt_t·x_t) b_tᵀ`` and ``y_t = h_t c_t``; returns y and the last h.
+) -> Float[Tensor, "B T M"] | tuple[Float[Tensor, "B T M"], Float[Tensor, "B M N"]]:
+    """``y_t = h_t c_t``, where ``h_t = exp(dt_t·A) h_{t-1} + (dt_t·x_t) b_tᵀ``.
 
-    ``state`` is the h before the first token, zero if there is none. A token of dt = 0 leaves h as it is. A should not
-    be positive, dt not negative: nothing is done about an h that grows.
+    ``state`` is the h before the first token, zero if there is none; with ``return_state`` the result is a pair, y and
+    the last h. A token of dt = 0 leaves h as it is. A should not be positive, dt not negative: nothing is done about an
+    h that grows.
 
     y has x's dtype; all else is float32 whatever the inputs, float64 for float64 x, under autocast too. Memory does not
     grow by N for each token: the backward pass computes the states between every `CHUNK` tokens again.
@@ -51,6 +80,7 @@ def selective_scan(
     `MAX_TRITON_STATE_DIM` and not in float64; "auto" takes the latter where it can. Raises ValueError (TypeError for a
     wrong type) that names the argument.
     """
+    check_switches(return_state=return_state)
     for name, tensor, axes in (("x", x, "B T M"), ("dt", dt, "B T M"), ("A", A, "M N"), ("b", b, "B T N")):
         check_floats(name, tensor, axes)
     check_floats("c", c, "B T N")
@@ -71,7 +101,7 @@ def selective_scan(
         CHUNK,
         backend,
     )
-    return y[:, :, 0], last[:, 0]
+    return (y[:, :, 0], last[:, 0]) if return_state else y[:, :, 0]
 
 
 def selective_scan_step(
@@ -233,23 +263,6 @@ def _backward_fake(
     return dx, ddt, A.new_empty(A.shape), db, dc, kept.new_empty(x.shape[0], *A.shape)
 
 
-# ---- Under vmap ----
-
-
-def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
-    joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 2, 2, 1))
-    return replicas.split(_selective_scan(*joined, chunk, backend), groups=(2, 1, 2))
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[4], in_dims[4])
-    joined = replicas.join(tensors, in_dims, groups=(2, 1, 2, 2, 0, 2, 2, 2))
-    return replicas.split(_selective_scan_backward(*joined, chunk, backend), groups=(2, 2, 0, 2, 2, 1))
-
-
 # ---- Autograd ----
 
 
@@ -275,7 +288,7 @@ _selective_scan_backward = define_operator(
     "Tensor kept, int chunk, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_backward,
     fake=_backward_fake,
-    vmap=_backward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 1, 2, 2, 0, 2, 2, 2), outputs=(2, 2, 0, 2, 2, 1)),
 )
 
 _selective_scan = define_operator(
@@ -283,7 +296,7 @@ _selective_scan = define_operator(
     "-> (Tensor, Tensor, Tensor)",
     implementation=_forward,
     fake=_forward_fake,
-    vmap=_forward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 2, 0, 2, 2, 1), outputs=(2, 1, 2)),
     setup_context=_setup_context,
     backward=_differentiate,
 )

@@ -11,6 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from rebased.ops.dtypes import sums_dtype
 from rebased.ops.opaque import define_composite
+from rebased.ops.replicas import stacked
 
 __all__ = ["softmax_attention", "softmax_weights"]
 
@@ -74,24 +75,18 @@ def _vmap_is_left() -> bool:
     return any(level.key() == _functorch.TransformType.Vmap for level in stack)
 
 
-def _attend_mapped(
-    info: Any, in_dims: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
-) -> tuple[Tensor, int]:
+def _attend_mapped(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
     """Replicas as a larger batch, or as more heads where they share a mask: it need not be copied then."""
+    q, k, v, mask, causal, dropout = inputs
     if dropout and info.randomness != "different":
         raise RuntimeError(f"dropout under vmap needs randomness='different', got {info.randomness!r}")
     N = info.batch_size
     axis = 0 if mask is None or in_dims[3] is not None else 1
-
-    def fold(x: Tensor, dim: int | None) -> Tensor:
-        x = x.expand(N, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.movedim(0, axis).flatten(axis, axis + 1)
-
-    q, k, v = (fold(x, dim) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
+    q, k, v = (stacked(x, dim, N, axis).flatten(axis, axis + 1) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
     if mask is not None and axis == 0:
         mask = mask.movedim(in_dims[3], 0)
         mask = mask.expand(N, q.shape[0] // N, *mask.shape[2:]).flatten(0, 1)
-    out = _OPERATOR(q, k, v, mask, causal, dropout)
+    out = operator(q, k, v, mask, causal, dropout)
     return out.unflatten(axis, (N, q.shape[axis] // N)), axis
 
 

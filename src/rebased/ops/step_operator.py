@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rebased.ops.dtypes import rounding
+from rebased.ops.replicas import join_replicas
 
 _LIBRARY = torch.library.Library("rebased", "FRAGMENT")
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask"
@@ -56,32 +57,25 @@ def _step_fake(*arguments: Any) -> list[Tensor]:
     return [_out_fake(*arguments), *(torch.empty_like(x) for x in arguments[5:_NUM_TENSORS] if x is not None)]
 
 
-def _fold(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]:
-    """The mapped axis joins the batch."""
-
-    def join(x: Tensor | None, dim: int | None) -> Tensor | None:
-        if x is None:
-            return None
-        x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.flatten(0, 1).contiguous()  # of one sequence, flatten would give a view without strides
-
-    tensors = [join(x, dim) for x, dim in zip(arguments[:_NUM_TENSORS], in_dims[:_NUM_TENSORS], strict=True)]
-    return [*tensors, *arguments[_NUM_TENSORS:]]
+def _step_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+    num_results = 1 + sum(x is not None for x in arguments[5:_NUM_TENSORS])
+    inputs, outputs = (0,) * _NUM_TENSORS, (0,) * num_results
+    return join_replicas(_step_dense, info, in_dims, *arguments, inputs=inputs, outputs=outputs)
 
 
-def _step_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[list[Tensor], list[int]]:
-    results = step(*_fold(info, in_dims, arguments))
-    return [x.unflatten(0, (info.batch_size, -1)) for x in results], [0] * len(results)
+def _step_dense(*arguments: Any) -> list[Tensor]:
+    """One sequence that replicas share is joined to a view of stride 0, which the kernel does not read."""
+    return step(*(x.contiguous() if isinstance(x, Tensor) else x for x in arguments))
 
 
 def _step_inplace_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
-    if any(x is not None and dim is None for x, dim in zip(arguments[5:10], in_dims[5:10], strict=True)):
-        raise ValueError("inplace=True under vmap needs a state that is mapped over")
-    out, *new_state = step(*_fold(info, in_dims, arguments))
     state = [(x, dim) for x, dim in zip(arguments[5:10], in_dims[5:10], strict=True) if x is not None]
+    if any(dim is None for _, dim in state):
+        raise ValueError("inplace=True under vmap needs a state that is mapped over")
+    (out, *new_state), _ = _step_vmap(info, in_dims, *arguments)
     for (old, dim), new in zip(state, new_state, strict=True):
-        old.copy_(new.unflatten(0, (info.batch_size, -1)).movedim(0, dim))
-    return out.unflatten(0, (info.batch_size, -1)), 0
+        old.copy_(new.movedim(0, dim))
+    return out, 0
 
 
 _LIBRARY.define(

@@ -8,18 +8,20 @@ flows through its choice. Here it is a whole number near the logarithm of the de
 are exact, where those of running maxima would gather rounding errors over many tokens, or lose digits for large k.
 """
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
-from rebased.ops.checks import INPUT_DTYPES, check_key_mask
+from rebased.ops.checks import INPUT_DTYPES, check_key_mask, check_switches
 from rebased.ops.dtypes import no_autocast, sums_dtype
 from rebased.ops.opaque import define_operator
 from rebased.ops.recurrence import linear_recurrence_, maximum_recurrence_
-from rebased.ops.scan_common import Replicas, check_floats, check_like, check_state_dtype, no_tuples, pieces
+from rebased.ops.replicas import join_replicas
+from rebased.ops.scan_common import check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["WKVState", "initial_wkv_state", "wkv", "wkv_step"]
 
@@ -61,6 +63,30 @@ def initial_wkv_state(
     return WKVState(numerator, denominator, torch.full_like(numerator, LOWEST))
 
 
+@overload
+def wkv(
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bonus: Tensor,
+    *,
+    key_mask: Tensor | None = ...,
+    state: WKVState | None = ...,
+    return_state: Literal[False] = ...,
+    backend: str = ...,
+) -> Tensor: ...
+@overload
+def wkv(
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bonus: Tensor,
+    *,
+    key_mask: Tensor | None = ...,
+    state: WKVState | None = ...,
+    return_state: Literal[True],
+    backend: str = ...,
+) -> tuple[Tensor, WKVState]: ...
 def wkv(
     k: Float[Tensor, "B T M"],
     v: Float[Tensor, "B T M"],
@@ -69,13 +95,15 @@ def wkv(
     *,
     key_mask: Bool[Tensor, "B T"] | None = None,
     state: WKVState | None = None,
+    return_state: bool = False,
     backend: str = "auto",
-) -> tuple[Float[Tensor, "B T M"], WKVState]:
-    """An average of the values of all tokens up to t, for each channel; returns it and the last state.
+) -> Float[Tensor, "B T M"] | tuple[Float[Tensor, "B T M"], WKVState]:
+    """An average of the values of all tokens up to t, for each channel.
 
     Weights are exp(-(t-1-s)·decay + k_s) for s < t, and exp(bonus + k_t) for the token itself; decay should not be
     negative. A token whose ``key_mask`` is False enters no sum, does not count in t-1-s, leaves the state as it is, and
-    its output is zero. ``state`` holds the sums over earlier tokens.
+    its output is zero. ``state`` holds the sums over earlier tokens; with ``return_state`` the result is a pair, output
+    and last state.
 
     The output has v's dtype; all else is float32, float64 where k or v is, under autocast too. No k up to 1e4 in size
     overflows. The backward pass computes the sums between every `CHUNK` tokens again.
@@ -83,6 +111,7 @@ def wkv(
     Backends: "torch" works everywhere; "triton" is one kernel in each direction, for a GPU and not in float64; "auto"
     takes the latter where it can. Raises ValueError (TypeError for a wrong type) that names the argument.
     """
+    check_switches(return_state=return_state)
     _check_inputs(k, v, decay, bonus, "B T M")
     if key_mask is not None:
         check_key_mask(key_mask, k.shape[:2], k.device)
@@ -95,7 +124,8 @@ def wkv(
     mask = None if key_mask is None else key_mask[:, :, None]
     inputs = k[:, :, None], v[:, :, None], decay[None], bonus[None], mask, *sums
     out, numerator, denominator, maximum, _ = _wkv(*inputs, CHUNK, backend)
-    return out[:, :, 0], WKVState(numerator[:, 0], denominator[:, 0], maximum[:, 0])
+    last = WKVState(numerator[:, 0], denominator[:, 0], maximum[:, 0])
+    return (out[:, :, 0], last) if return_state else out[:, :, 0]
 
 
 def wkv_step(
@@ -367,23 +397,6 @@ def _backward_fake(
     return *dinputs, dfirst[0], dfirst[1], dfirst[2]
 
 
-# ---- Under vmap ----
-
-
-def _forward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[2], in_dims[2])
-    joined = replicas.join(tensors, in_dims, groups=(2, 2, 0, 0, 2, 1, 1, 1))
-    return replicas.split(_wkv(*joined, chunk, backend), groups=(2, 1, 1, 1, 3))
-
-
-def _backward_vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-    *tensors, chunk, backend = inputs
-    replicas = Replicas(info.batch_size, tensors[5], in_dims[5])
-    joined = replicas.join(tensors, in_dims, groups=(2, 1, 1, 2, 2, 0, 0, 2, 3))
-    return replicas.split(_wkv_backward(*joined, chunk, backend), groups=(2, 2, 0, 0, 1, 1, 1))
-
-
 # ---- Autograd ----
 
 
@@ -412,7 +425,7 @@ _wkv_backward = define_operator(
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_backward,
     fake=_backward_fake,
-    vmap=_backward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 1, 1, 2, 2, 0, 0, 2, 3), outputs=(2, 2, 0, 0, 1, 1, 1)),
 )
 
 _wkv = define_operator(
@@ -420,7 +433,7 @@ _wkv = define_operator(
     "Tensor? maximum, int chunk, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     implementation=_forward,
     fake=_forward_fake,
-    vmap=_forward_vmap,
+    vmap=partial(join_replicas, inputs=(2, 2, 0, 0, 2, 1, 1, 1), outputs=(2, 1, 1, 1, 3)),
     setup_context=_setup_context,
     backward=_differentiate,
 )

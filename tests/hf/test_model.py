@@ -269,6 +269,48 @@ def test_wrong_preset() -> None:
         preset("rebased", max_positions=8192, max_position_embeddings=2048)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gamma", "there is no field 'gamma'; it is an argument of 'rebased', for layer_options; there are vocab_size"),
+        ("num_head", "there is no field 'num_head'; there are vocab_size"),
+        ("hiden_size", "there is no field 'hiden_size', it is 'hidden_size' here"),
+    ],
+)
+def test_presets_know_no_other_fields(name: str, said: str) -> None:
+    """A configuration that is loaded may have them: others store things of their own."""
+    with pytest.raises(ValueError, match=said):
+        preset("rebased-small", **{name: 2})
+    assert preset("rebased-small", pad_token_id=2).pad_token_id == 2
+
+
+def test_presets_with_other_layers() -> None:
+    fewer, more = (preset("rebased-small", num_hidden_layers=number) for number in (3, 5))
+    assert fewer.mixers == ["short_conv", "rebased", "short_conv"]
+    assert more.mixers == [*fewer.mixers, "rebased", "short_conv"]
+    other = preset("attention-small", layer_types=["attention", "based", "based"])
+    assert (other.num_hidden_layers, other.layer_options) == (3, {"attention": {"qkv_bias": False}})
+    assert preset("attention-small", mixers=["based"]).layer_options == {}
+    with pytest.raises(ValueError, match="layer_types has 1 entries, num_hidden_layers is 2"):
+        preset("attention-small", layer_types=["based"], num_hidden_layers=2)
+
+
+@pytest.mark.parametrize("options", [{"gamma": False}, ["gamma"], {"rebased": None}], ids=str)
+def test_options_that_are_of_no_mixer(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"layer_options=.* must have the arguments of mixers by name"):
+        RebasedConfig(layer_options=options)
+
+
+def test_options_of_mixers_that_are_not_there() -> None:
+    said = "layer_options has options of mamba, and the layers are short_conv, rebased"
+    with pytest.raises(ValueError, match=said):
+        small_config(layer_options={"mamba": {"state_dim": 4}})
+    config = small_config("mamba", layer_options={"mamba": {"state_dim": 4}})
+    config.layer_types = ["short_conv", "rebased"]
+    with pytest.raises(ValueError, match=said):
+        RebasedForCausalLM(config)
+
+
 def test_wrong_tokens_and_lengths() -> None:
     model = small_model()
     with pytest.raises(ValueError, match=f"tokens from 3 to {VOCABULARY}; the vocabulary has 0 to {VOCABULARY - 1}"):

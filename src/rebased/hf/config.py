@@ -14,7 +14,7 @@ from rebased.layers import MIXERS
 from rebased.models import LayerConfig, ModelConfig
 from rebased.models.config import POSITIONS, check_mixers
 
-__all__ = ["RebasedConfig"]
+__all__ = ["RebasedConfig", "check_known"]
 
 _OTHER_NAMES = {
     "d_model": "hidden_size",
@@ -111,7 +111,7 @@ class RebasedConfig(PretrainedConfig):
         self.head_dim = head_dim
         self.max_position_embeddings = max_position_embeddings
         self.position_embedding_type = position_embedding_type
-        self.layer_options = {name: dict(options) for name, options in (layer_options or {}).items()}
+        self.layer_options = _copied_options(layer_options)
         self.mlp_factor = mlp_factor
         self.embedding_dropout = embedding_dropout
         self.residual_dropout = residual_dropout
@@ -170,6 +170,10 @@ class RebasedConfig(PretrainedConfig):
         if self.layer_types is None:
             return
         check_mixers(*self.layer_types, *self.layer_options)
+        unused = [name for name in self.layer_options if name not in self.layer_types]
+        if unused:
+            there_are = ", ".join(dict.fromkeys(self.layer_types))
+            raise ValueError(f"layer_options has options of {', '.join(unused)}, and the layers are {there_are}")
         if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(
                 f"layer_types has {len(self.layer_types)} entries, num_hidden_layers is {self.num_hidden_layers}; "
@@ -205,11 +209,35 @@ class RebasedConfig(PretrainedConfig):
         return LayerConfig(mixer=mixer, options=options | self.layer_options.get(mixer, {}), after="mlp")
 
 
+def check_known(names: Iterable[str]) -> None:
+    """ValueError for a name that neither this configuration nor transformers has, saying which mixers take it."""
+    _check_names(names)
+    fields, of_transformers = _fields(), PretrainedConfig()
+    for name in names:
+        is_known = name in fields or hasattr(of_transformers, name) or name.endswith("_token_id")
+        if not is_known:
+            takers = [repr(mixer) for mixer, make in MIXERS.items() if name in signature(make).parameters]
+            hint = f"; it is an argument of {', '.join(takers)}, for layer_options" if takers else ""
+            raise ValueError(f"there is no field {name!r}{hint}; there are {', '.join(fields)}")
+
+
+def _fields() -> list[str]:
+    known = signature(RebasedConfig).parameters
+    return [name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _copied_options(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(each, Mapping) for each in options.values()):
+        raise ValueError(f"layer_options={options!r} must have the arguments of mixers by name: {{'mixer': {{…}}}}")
+    return {name: dict(each) for name, each in options.items()}
+
+
 def _check_names(names: Iterable[str]) -> None:
     """ValueError for one that would be stored beside the field that was meant; others than those may be anyone's."""
-    known = signature(RebasedConfig).parameters
-    fields = [name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    for name in names:
+    fields = _fields()
+    for name in (name for name in names if name not in fields):
         meant = _OTHER_NAMES.get(name) or _misspelt(name, fields)
         if meant is not None:
             raise ValueError(f"there is no field {name!r}, it is {meant!r} here; there are {', '.join(fields)}")

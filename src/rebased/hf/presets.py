@@ -1,8 +1,9 @@
 """Configurations by name: Table 9's models, and smaller ones of the same kinds and proportions."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from rebased.hf.config import RebasedConfig
+from rebased.hf.config import RebasedConfig, check_known
 
 __all__ = ["PRESETS", "preset"]
 
@@ -38,9 +39,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, *, max_positions: int | None = None, **changes: Any) -> RebasedConfig:
-    """The configuration of that name; ``max_positions``, its max_position_embeddings, lengthens the position table.
+    """The configuration of that name, with changed fields; ``max_positions`` is its max_position_embeddings.
 
-    ValueError, listing what there is, for an unknown name; also if both names of that length are given.
+    Another number of layers has the preset's mixers in turn; other layer_types say their number, and the preset's
+    options of mixers that are then not there go. ValueError, listing what there is, for an unknown name or field.
     """
     if name not in PRESETS:
         raise ValueError(f"name={name!r} is unknown; there are {', '.join(PRESETS)}")
@@ -48,4 +50,17 @@ def preset(name: str, *, max_positions: int | None = None, **changes: Any) -> Re
         if "max_position_embeddings" in changes:
             raise ValueError("max_positions and max_position_embeddings are two names of one thing; give one")
         changes["max_position_embeddings"] = max_positions
-    return RebasedConfig(**PRESETS[name] | changes)
+    check_known(changes)
+    return RebasedConfig(**PRESETS[name] | _layers(name, changes) | changes)
+
+
+def _layers(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes with a change of the layers."""
+    own, types = PRESETS[name], changes.get("layer_types", changes.get("mixers"))
+    if isinstance(types, list | tuple):
+        options = {mixer: each for mixer, each in own.get("layer_options", {}).items() if mixer in types}
+        return {"num_hidden_layers": len(types), "layer_types": types, "layer_options": options}
+    number = changes.get("num_hidden_layers")
+    if isinstance(number, int):
+        return {"layer_types": [own["layer_types"][index % len(own["layer_types"])] for index in range(number)]}
+    return {}

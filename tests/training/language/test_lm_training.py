@@ -243,7 +243,7 @@ def test_the_paper_s_schedule() -> None:
     ("changes", "options", "message"),
     [
         ({"model": "transformer"}, {}, "model='transformer' is no preset; there are attention"),
-        ({"changes": {"hiden_size": 3}}, {}, "a model has no hiden_size; there are vocab_size, hidden_size"),
+        ({"changes": {"hiden_size": 3}}, {}, "there is no field 'hiden_size', it is 'hidden_size' here"),
         ({"changes": {"max_position_embeddings": 16}}, {}, "seq_len=32 is more than max_position_embeddings=16"),
         ({"changes": {"vocab_size": 64}}, {}, "vocab_size=64 is less than the corpus's 257"),
         ({}, {"micro_batch": 3}, "micro_batch=3 must divide the sequences of a process in a step, 4"),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from rebased.training.language.config import LanguageRunConfig
@@ -22,21 +21,13 @@ def padded_vocabulary(size: int) -> int:
 
 def make_model_config(config: LanguageRunConfig, *, vocab_size: int, end_of_text: int | None = None) -> "RebasedConfig":
     """ValueError, naming it, for an unknown preset or field, too few positions, or a vocabulary that is too small."""
-    from rebased.hf import PRESETS, RebasedConfig, preset
+    from rebased.hf import PRESETS, preset
 
     if config.model not in PRESETS:
         raise ValueError(f"model={config.model!r} is no preset; there are {', '.join(PRESETS)}")
-    known = [name for name, x in signature(RebasedConfig).parameters.items() if x.kind is Parameter.KEYWORD_ONLY]
-    unknown = [name for name in config.changes if name not in known]
-    if unknown:
-        raise ValueError(f"a model has no {', '.join(unknown)}; there are {', '.join(known)}")
     changes: dict[str, Any] = {"vocab_size": padded_vocabulary(vocab_size)} | config.changes
     if changes["vocab_size"] < vocab_size:
         raise ValueError(f"vocab_size={changes['vocab_size']} is less than the corpus's {vocab_size}")
-    if "num_hidden_layers" in changes and not {"layer_types", "mixers"} & changes.keys():
-        # The preset's mixers in turn, however many layers there are.
-        types = preset(config.model).mixers
-        changes["layer_types"] = [types[index % len(types)] for index in range(changes["num_hidden_layers"])]
     if "max_position_embeddings" not in changes:
         positions = preset(config.model).max_position_embeddings
         changes["max_position_embeddings"] = max(positions, config.seq_len)

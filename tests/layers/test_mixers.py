@@ -312,6 +312,14 @@ def test_each_class_has_compilations_of_its_own() -> None:
                 torch.testing.assert_close(run(x), mixer(x))
 
 
+def test_what_a_mixer_was_made_with_is_shown() -> None:
+    """Values are 60 wide here, which nothing else tells."""
+    shown = repr(MIXERS["rebased"](64)).splitlines()[1]
+    assert shown.strip().startswith("kernel=Polynomial(0, 0, 1), d_model=64, norm=True, ")
+    assert "num_heads=12, num_key_heads=12, feature_dim=16, head_dim=5, " in shown
+    assert repr(MIXERS["previous_token"](8)) == "PreviousToken(d_model=8)"
+
+
 def test_integers_are_no_input() -> None:
     with pytest.raises(ValueError, match=r"x is torch.int64; it must be of floating point numbers"):
         MIXERS["short_conv"](D_MODEL)(torch.zeros(1, 2, D_MODEL, dtype=torch.int64))

@@ -108,6 +108,9 @@ class KernelAttention(Mixer):
                 for degree, row in enumerate(self.coefficients):
                     row.copy_(torch.as_tensor(given.get(degree, 0.0)))
 
+    def extra_repr(self) -> str:
+        return f"kernel={self.kernel!r}, {super().extra_repr()}"
+
     @property
     def kernel(self) -> Kernel:
         return self.fixed_kernel if self.coefficients is None else Polynomial(*self.coefficients.unbind())

@@ -2,6 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
+from inspect import signature
 from itertools import chain
 from types import FunctionType
 from typing import Any
@@ -48,6 +49,11 @@ class Mixer(nn.Module, ABC):
         super().__init__()
         check_size("d_model", d_model)
         self.d_model = d_model
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, or what became of them, as far as they are numbers and names."""
+        found = {name: getattr(self, name, None) for name in signature(type(self)).parameters}
+        return ", ".join(f"{name}={value!r}" for name, value in found.items() if isinstance(value, int | float | str))
 
     @property
     def max_len(self) -> int | None:

@@ -5,8 +5,9 @@ from typing import NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-__all__ = ["STOPPED", "fail", "make_console", "make_folder"]
+__all__ = ["STOPPED", "fail", "make_console", "make_folder", "print_text"]
 
 STOPPED = 130
 """The status of a command that Ctrl-C ended: 128 and the signal's number, as shells have it."""
@@ -16,6 +17,11 @@ def make_console(*, stderr: bool = False) -> Console:
     """A console that fits the terminal; elsewhere plain text, wide enough for a table's rows to stay on one line."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=160, no_color=True)
+
+
+def print_text(text: str, console: Console, *, style: str = "") -> None:
+    """A paragraph: a terminal breaks it between words; elsewhere it is one line, for whoever searches in it."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
 def fail(message: object, *, status: int = 1) -> NoReturn:

@@ -1,11 +1,11 @@
 """An evaluation of a language model as a table: all, by document set, by position."""
 
 from rich.console import Console
-from rich.text import Text
 
 from rebased.analysis.evaluation import Evaluation, Group
 from rebased.analysis.pages import Table
 from rebased.analysis.tally import KINDS, Score
+from rebased.cli.console import print_text
 from rebased.cli.numbers import ABSENT
 from rebased.cli.section import print_table
 
@@ -17,13 +17,14 @@ _AR = {"bigram": "it followed the same token before in its window", "token": "it
 
 def print_evaluation(evaluation: Evaluation, corpus: str, console: Console) -> None:
     """Print the numbers, how they came about, and what should be known of them."""
-    console.print(Text(_caption(evaluation, corpus)), soft_wrap=True)
+    print_text(_caption(evaluation, corpus), console)
     rows = [_row("all", evaluation.whole)]
     rows += [_row(f"set {group.name}", group) for group in evaluation.by_set]
     rows += [_row(f"positions {group.name}", group) for group in evaluation.by_position]
+    console.print()
     print_table(Table.of("Perplexity ± standard error", _HEADER, rows), console)
     for note in evaluation.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        print_text(f"note: {note}", console)
 
 
 def _caption(evaluation: Evaluation, corpus: str) -> str:

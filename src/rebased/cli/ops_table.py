@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.results import Measurement, OpsBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_ops_result"]
@@ -18,21 +19,21 @@ _TITLES = {"forward": "forward", "both": "forward + backward"}
 def print_ops_result(result: OpsBenchResult, console: Console) -> None:
     """Print the tables, what was measured, and why cells are empty."""
     for passes in result.config.passes:
-        console.print(_table(result, passes))
+        print_fitting(_table(result, passes), console, keys=2)
         console.print()
-    console.print(Text(_caption(result)), soft_wrap=True)
+    print_text(_caption(result), console)
     warn_of_contention(result.other_cpus, console)
     for line in _skipped(result):
-        console.print(Text(line), soft_wrap=True)
+        print_text(line, console)
 
 
 def _table(result: OpsBenchResult, passes: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(_TITLES[passes], no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table = new_table()
+    table.add_column(_TITLES[passes])
+    table.add_column("")
     for length in result.config.lengths:
-        table.add_column(str(length), justify="right", no_wrap=True)
-    table.add_column("growth", justify="right", no_wrap=True, style="bold")
+        table.add_column(str(length), justify="right")
+    table.add_column("growth", justify="right", style="bold")
     for candidate in result.config.candidates:
         cells = [result.at(candidate, length, passes) for length in result.config.lengths]
         (growth,) = (each for each in result.growth if (each.candidate, each.passes) == (candidate, passes))

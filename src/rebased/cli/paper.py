@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table as RichTable
 
 from rebased.analysis.pages import Section
-from rebased.cli.console import STOPPED, fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.section import print_section
 from rebased.cli.sweep_lines import count
 from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
@@ -42,9 +42,9 @@ def list_experiments(out: Out = _OUT) -> None:
         ledger = read_ledger(out)
     except ValueError as error:
         fail(error)
-    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in ("name", "title", *SCALES, "findings"):
-        table.add_column(name, no_wrap=name != "title")
+        table.add_column(name)
     for experiment in EXPERIMENTS.values():
         table.add_row(
             experiment.name,
@@ -52,7 +52,7 @@ def list_experiments(out: Out = _OUT) -> None:
             *(_progress(experiment, scale, out, ledger) for scale in SCALES),
             ", ".join(scale for scale in SCALES if findings_path(out, scale, experiment.name).exists()) or "none yet",
         )
-    make_console().print(table)
+    print_fitting(table, make_console())
 
 
 def _progress(experiment: Experiment, scale: str, out: Path, ledger: dict[str, Entry]) -> str:
@@ -105,7 +105,7 @@ def run(
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             failed.append(f"{experiment.name}: {error}")
             continue
-        print(_told(findings))
+        print_text(_told(findings), console)
         untrained += [f"{experiment.name}: {failure.group} failed" for failure in failures]
     if untrained:
         failed += [*untrained, "the same command tries again"]

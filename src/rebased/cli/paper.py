@@ -89,7 +89,7 @@ def run(
         raise typer.BadParameter(f"there is no folder {out}, and without training none is made")
     make_folder(out)
     trainer = choose_engine(engine, device, jobs, ray_address) if train else None
-    console, failed, untrained = make_console(), list[str](), list[str]()
+    console, failed, untrained, shown = make_console(), list[str](), list[str](), False
     for experiment in experiments:
         try:
             with progress() as report:
@@ -100,6 +100,7 @@ def run(
                 section = experiment.section(findings.data)
                 _save_pictures(section, out / scale)
                 print_section(section, console)
+                shown = True
         except KeyboardInterrupt:
             fail("stopped; the same command goes on from here", status=STOPPED)
         except (ImportError, ValueError, RuntimeError, OSError) as error:
@@ -111,6 +112,11 @@ def run(
         failed += [*untrained, "the same command tries again"]
     if failed:
         fail("\n".join(failed))
+    if not shown:
+        print(
+            f"nothing is finished at scale {scale} in {out}" + ("" if train else "; without --no-train it is trained")
+        )
+        return
     print(
         f"findings and pictures are in {out / scale}; one page of all that there is: rebased paper report --out {out}"
     )

@@ -13,6 +13,7 @@ import typer
 from rebased.cli.console import STOPPED, fail
 from rebased.runs import TRAINING
 from rebased.training.devices import choose_device
+from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint, step_of
 from rebased.training.language.config import DTYPES, LanguageRunConfig, RunOptions, steps_for
 from rebased.training.language.layout import current_processes
 
@@ -143,7 +144,9 @@ def run_training(
         with training_progress(log_every) as report:
             return train(config, open_corpus(data), out, options, report=report)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint", status=STOPPED)
+        last = last_checkpoint(out / CHECKPOINTS)
+        where = "begins again: there is no checkpoint" if last is None else f"goes on after step {step_of(last)}"
+        _fail(f"stopped; the same command {where}", status=STOPPED)
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
     except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:

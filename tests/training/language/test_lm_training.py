@@ -2,13 +2,15 @@
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lm_cases import STEPS, corpus, history, lines, small_options, small_run, train_small
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
 from typer.testing import CliRunner
 
 from rebased.cli.app import app
@@ -414,7 +416,24 @@ def test_the_command_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("rebased.training.language.train.train", stop)
     found = command("--out", str(tmp_path / "run"))
-    assert found == (130, "error: stopped; the same command goes on from the last checkpoint")
+    assert found == (130, "error: stopped; the same command begins again: there is no checkpoint")
+
+
+def test_the_command_says_at_once_that_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was said until the step had ended, nor from which step the same command goes on."""
+    original, calls = Trainer.training_step, list[int]()
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+    status, said = command("--out", str(tmp_path / "run"), "--steps=5", "--seq-len=32", "--batch-size=4")
+    assert status == 130
+    assert "stopping after this step; Ctrl-C again stops now" in said
+    assert said.endswith("error: stopped; the same command goes on after step 3")
 
 
 def test_history_leaves_out_time_alone(finished: Path) -> None:

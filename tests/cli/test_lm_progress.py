@@ -44,7 +44,7 @@ def test_means_since_the_line_before() -> None:
     assert said == [
         "begins: 1,234 parameters on cpu, 1 × 2 sequences a step",
         "step 1/8, loss 9.0000, 100 tokens/s, MFU 10.0%",
-        "step 3/8, … left, loss 3.0000, 150 tokens/s, MFU 15.0%",
+        "step 3/8, … left, mean loss 3.0000, 150 tokens/s, MFU 15.0%",
         "step 4/8, … left, loss 1.0000, validation 1.5000, 200 tokens/s, MFU 20.0%",
     ]
 

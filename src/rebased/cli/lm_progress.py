@@ -64,9 +64,8 @@ class _Lines:
         self._untold.append(event)
         is_edge = event.step in (self._started.step + 1, self._started.steps)
         if is_edge or event.validation_loss is not None or event.step % self._log_every == 0:
-            self._say(
-                f"step {event.step}/{self._started.steps}, {self._left(event)}{describe_step(_mean(self._untold))}"
-            )
+            told = f"{'mean ' if len(self._untold) > 1 else ''}{describe_step(_mean(self._untold))}"
+            self._say(f"step {event.step}/{self._started.steps}, {self._left(event)}{told}")
             self._untold.clear()
 
     def _left(self, record: StepRecord) -> str:

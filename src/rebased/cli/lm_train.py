@@ -160,5 +160,5 @@ def _fail(message: object, *, status: int = 1) -> NoReturn:
 
 
 def _losses(facts: dict[str, Any]) -> str:
-    shown = f"loss {facts['loss']:.4f}"
-    return shown if facts["validation_loss"] is None else f"{shown}, validation {facts['validation_loss']:.4f}"
+    shown = f"loss {facts['loss']:.4f} in the last step"
+    return shown if facts["validation_loss"] is None else f"{shown}, validation {facts['validation_loss']:.4f} after it"

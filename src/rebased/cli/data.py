@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rebased.cli.console import STOPPED, fail, make_console
+from rebased.cli.console import STOPPED, fail, in_options, make_console
 from rebased.cli.data_progress import data_progress
 from rebased.cli.data_table import print_corpus
 from rebased.corpora import Corpus, open_corpus
@@ -68,7 +68,7 @@ def prepare(
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, OSError) as error:
-        fail(error)
+        fail(in_options(error, "errors", "text_field", "set_field", "validation"))
     if not corpus.split("validation").num_documents and (validation or validation_share):
         print(
             "no document was held out: each is wholly in one split; give --validation, or a larger --validation-share"

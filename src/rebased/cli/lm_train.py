@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import torch
 import typer
 
-from rebased.cli.console import STOPPED, fail
+from rebased.cli.console import STOPPED, fail, in_options
 from rebased.runs import TRAINING
 from rebased.training.devices import choose_device
 from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint, step_of
@@ -150,7 +150,7 @@ def run_training(
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
     except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
-        _fail(error)
+        _fail(in_options(error, "compile", "crossing", length="seq_len"))
 
 
 def _fail(message: object, *, status: int = 1) -> NoReturn:

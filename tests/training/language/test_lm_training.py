@@ -395,6 +395,8 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
         (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
         (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),
         (["--steps", "2", "--batch-size", "9999"], 1, "less than one batch"),
+        (["--batch-size", "4", "--seq-len", "300000"], 1, "no window of --seq-len 300000; a length up to"),
+        (["--batch-size", "4", "--seq-len", "300000"], 1, "would do, or --no-crossing, which pads"),
         (
             ["--batch-size", "4", "--seq-len", "32", "--set", "num_attention_heads=0"],
             1,

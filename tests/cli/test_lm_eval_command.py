@@ -111,6 +111,8 @@ def test_other_options(folder: Path) -> None:
     assert status == 0, said
     assert "2 windows of 64, each document for itself" in said
     assert "A token is AR if it was there before in its window" in said
+    _, said = run(folder / "gpt2", "--data", folder / "corpus", "--max-windows", "1", "--length", "64")
+    assert " 63 predicted tokens, 1 window of 64; " in said
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,13 @@ def test_part_of_the_runs(tmp_path: Path) -> None:
     assert "3 of 4 runs (1 not in these numbers: others of their cell are not finished)" in said
 
 
+def test_help_names_all_that_can_be_run() -> None:
+    """Messages offered figure3, figure5 and figure8, which show within other tables."""
+    _, said = run("run", "--help")
+    for name in (*EXPERIMENTS, "figure3", "figure5", "figure8"):
+        assert name in said
+
+
 def test_where_nothing_is_finished(tmp_path: Path) -> None:
     """It was said that findings and pictures are in a folder that there is not."""
     status, said = run("run", "table1", "--scale", "small", "--no-train", "--out", str(tmp_path))

@@ -11,6 +11,7 @@ import typer
 from rebased.cli.console import STOPPED, fail, in_options, make_console
 from rebased.cli.data_progress import data_progress
 from rebased.cli.data_table import print_corpus
+from rebased.cli.sweep_lines import count
 from rebased.corpora import Corpus, open_corpus
 from rebased.corpora import prepare as prepare_corpus
 
@@ -99,7 +100,7 @@ def check(folder: Folder) -> None:
     except (ValueError, OSError) as error:
         fail(error)
     size = sum(file.size for file in corpus.manifest.files)
-    print(f"{folder} is whole: {len(corpus.manifest.files)} files, {size:,} bytes")
+    print(f"{folder} is whole: {count(len(corpus.manifest.files), 'file')}, {size:,} bytes")
 
 
 def _open(folder: Path) -> Corpus:

@@ -8,6 +8,7 @@ from rebased.analysis.tally import KINDS, Score
 from rebased.cli.console import print_text
 from rebased.cli.numbers import ABSENT
 from rebased.cli.section import print_table
+from rebased.cli.sweep_lines import count
 
 __all__ = ["print_evaluation"]
 
@@ -32,7 +33,8 @@ def _caption(evaluation: Evaluation, corpus: str) -> str:
     num_tokens, num_windows = evaluation.whole.scores["all"].num_tokens, evaluation.num_windows
     cut = "" if config.crossing else ", each document for itself"
     return (
-        f"{corpus}, {config.split}: {num_tokens:,} predicted tokens, {num_windows:,} windows of {config.length}{cut}; "
+        f"{corpus}, {config.split}: {count(num_tokens, 'predicted token')}, "
+        f"{count(num_windows, 'window')} of {config.length}{cut}; "
         f"{config.dtype}, {num_windows / evaluation.seconds:.3g} windows a second\n"
         f"A token is AR if {_AR[config.recurrence]}. Standard errors: jackknife over windows. Bits per byte: of the "
         f"{evaluation.num_bytes:,.0f} bytes of UTF-8 that the predicted tokens stand for; ends of text have none"

@@ -19,7 +19,7 @@ from rebased.paper.conduct import conduct, num_finished
 from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.findings import Findings, findings_path, read_findings
 from rebased.paper.ledger import Entry, read_ledger
-from rebased.paper.registry import EXPERIMENTS, find_experiments
+from rebased.paper.registry import EXPERIMENTS, KNOWN, find_experiments
 from rebased.paper.report import render_paper_report
 from rebased.paper.selection import select
 from rebased.runs import write_text
@@ -62,7 +62,7 @@ def _progress(experiment: Experiment, scale: str, out: Path, ledger: dict[str, E
 
 @paper_app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(EXPERIMENTS)}; or all.")],
+    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(KNOWN)}; or all.")],
     scale: Scale = "smoke",
     out: Out = _OUT,
     jobs: Jobs = 1,

@@ -96,7 +96,8 @@ def test_progress_where_there_is_no_terminal(tmp_path: Path, source: str, monkey
     ("arguments", "status", "message"),
     [
         (["prepare", "nope", "--out", "new"], 1, "source='nope' is neither a file nor a folder"),
-        (["prepare", "a.jsonl", "--out", "new"], 1, "text_field='text' is not there; there are body, kind"),
+        (["prepare", "a.jsonl", "--out", "new"], 1, "--text-field text is not there; there are body, kind"),
+        (["prepare", "bad.txt", "--out", "new"], 1, "at byte 1; --errors replace puts U+FFFD there"),
         (["prepare", "a.jsonl", "--out", "new", "--tokenizer", "no.json"], 1, "tokenizer='no.json' does not exist"),
         (["prepare", "a.jsonl", "--out", "new", "--validation-share", "2"], 2, "validation-share"),
         (["prepare", "a.jsonl", "--out", "a.jsonl"], 2, "a.jsonl"),
@@ -110,6 +111,7 @@ def test_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("bad.txt").write_bytes(b"a\xff")
     found, said = run(*arguments)
     assert found == status
     assert message in said

@@ -111,6 +111,8 @@ def test_other_options(folder: Path) -> None:
     assert status == 0, said
     assert "2 windows of 64, each document for itself" in said
     assert "A token is AR if it was there before in its window" in said
+    _, said = run(folder / "gpt2", "--data", folder / "corpus", "--max-windows", "1", "--length", "64")
+    assert " 63 predicted tokens, 1 window of 64; " in said
 
 
 @pytest.mark.parametrize(
@@ -158,9 +160,9 @@ def test_no_bar_of_loading(folder: Path) -> None:
         (["--length", "1"], 2, "length=1 must be at least 2"),
         (["--device", "tpu"], 2, "device='tpu' is unknown"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
-        (["--split", "test"], 1, "'test' is no split; there are train, validation"),
-        (["--length", "500"], 1, "length=500 is more than the model's 300 positions"),
-        (["--split", "train"], 1, "no window of length=300; a length up to 261 would do"),
+        (["--split", "test"], 1, "--split test is no split; there are train, validation"),
+        (["--length", "500"], 1, "--length 500 is more than the model's 300 positions"),
+        (["--split", "train"], 1, "no window of --length 300; a length up to 261 would do"),
         (["--data", "nowhere"], 1, "there is no folder nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

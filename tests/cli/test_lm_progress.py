@@ -2,13 +2,18 @@
 
 import io
 import re
+import threading
 
 from rich.console import Console
 
-from rebased.cli.lm_progress import _Lines
+from rebased.cli.lm_progress import STOPPING, _Bar, _Lines
 from rebased.training.language.layout import Layout
 from rebased.training.language.metrics import StepRecord
-from rebased.training.language.train import Started
+from rebased.training.language.train import Started, Stopping
+
+STARTED = Started(
+    step=0, steps=8, parameters=1234, device="cpu", processes=1, layout=Layout(micro_batch=2, accumulation=1)
+)
 
 
 def record(step: int, loss: float, speed: float, validation_loss: float | None = None) -> StepRecord:
@@ -27,8 +32,7 @@ def record(step: int, loss: float, speed: float, validation_loss: float | None =
 def test_means_since_the_line_before() -> None:
     out = io.StringIO()
     lines = _Lines(Console(file=out, width=200), log_every=3)
-    layout = Layout(micro_batch=2, accumulation=1)
-    lines(Started(step=0, steps=8, parameters=1234, device="cpu", processes=1, layout=layout))
+    lines(STARTED)
     for each in (
         record(1, 9.0, 100.0),
         record(2, 4.0, 100.0),
@@ -40,6 +44,26 @@ def test_means_since_the_line_before() -> None:
     assert said == [
         "begins: 1,234 parameters on cpu, 1 × 2 sequences a step",
         "step 1/8, loss 9.0000, 100 tokens/s, MFU 10.0%",
-        "step 3/8, … left, loss 3.0000, 150 tokens/s, MFU 15.0%",
+        "step 3/8, … left, mean loss 3.0000, 150 tokens/s, MFU 15.0%",
         "step 4/8, … left, loss 1.0000, validation 1.5000, 200 tokens/s, MFU 20.0%",
     ]
+
+
+def test_that_it_stops_is_a_line_of_its_own() -> None:
+    """Of the bar as well, from whichever thread; it goes on below."""
+    out = io.StringIO()
+    with _Bar(Console(file=out, width=80, force_terminal=True, color_system=None)) as bar:
+        for event in (STARTED, record(1, 9.0, 100.0)):
+            bar(event)
+        announcing = threading.Thread(target=bar, args=(Stopping(),))
+        announcing.start()
+        announcing.join()
+        bar(record(2, 8.0, 100.0))
+    said = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in re.split(r"[\r\n]", out.getvalue())]
+    assert STOPPING in said
+    assert "step 2/8" in "".join(said[said.index(STOPPING) :])
+
+    out = io.StringIO()
+    lines = _Lines(Console(file=out, width=80), log_every=3)
+    lines(Stopping())  # before there is a model, too
+    assert out.getvalue() == f"{STOPPING}\n"

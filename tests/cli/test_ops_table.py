@@ -39,6 +39,25 @@ def test_printed_table() -> None:
     assert lines[-1] == "sdpa skipped at 1024: longer than max_sdpa_length=512"
 
 
+def test_reason_stands_instead_of_a_row_without_a_number() -> None:
+    result = small_result()
+    refused = [
+        dataclasses.replace(each, timing=None, peak_bytes=None, skipped="needs a CUDA device")
+        if each.candidate == "chunked"
+        else each
+        for each in result.measurements
+    ]
+    lines = printed(dataclasses.replace(result, measurements=tuple(refused)))
+    assert lines[0] == "chunked skipped at 512, 1024: needs a CUDA device"
+    assert [line.split()[0] for line in lines[1:4]] == ["forward", "sdpa", "MiB"]
+    assert lines[-1] == "sdpa skipped at 1024: longer than max_sdpa_length=512"
+
+    nothing = [dataclasses.replace(each, timing=None, skipped="out of memory") for each in refused]
+    lines = printed(dataclasses.replace(result, measurements=tuple(nothing)))
+    assert lines[1] == "sdpa skipped at 512, 1024: out of memory"
+    assert lines[2].startswith("float32, B=1")
+
+
 def test_on_a_gpu_the_table_says_how_calls_are_made() -> None:
     result = small_result()
     cells = [dataclasses.replace(each, launch_seconds=4e-4) for each in result.measurements]
@@ -61,14 +80,6 @@ def test_a_reason_that_holds_for_one_of_the_passes() -> None:
     first = dataclasses.replace(result.measurements[0], timing=None, skipped="too slow")
     lines = printed(dataclasses.replace(result, measurements=(first, *result.measurements[1:])))
     assert "chunked skipped at 512 (forward): too slow" in lines
-
-
-def test_one_that_never_ran_takes_one_line() -> None:
-    result = small_result()
-    cells = [dataclasses.replace(each, timing=None, skipped="not installed") for each in result.measurements]
-    lines = printed(dataclasses.replace(result, measurements=tuple(cells)))
-    assert [line.split()[0] for line in lines[1:3]] == ["chunked", "sdpa"]
-    assert "chunked skipped at 512, 1024: not installed" in lines
 
 
 def test_without_rates_there_is_no_limit() -> None:

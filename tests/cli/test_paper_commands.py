@@ -87,8 +87,25 @@ def test_part_of_the_runs(tmp_path: Path) -> None:
     )
     assert status == 0, said
     assert "2 of 4 runs" in said
+    assert f"findings and pictures are in {tmp_path / 'smoke'};" in said
     status, said = run("run", "all", "--out", str(tmp_path), "--device", "cpu", "--only", "seed=2")
     assert "3 of 4 runs (1 not in these numbers: others of their cell are not finished)" in said
+
+
+def test_help_names_all_that_can_be_run() -> None:
+    """Messages offered figure3, figure5 and figure8, which show within other tables."""
+    _, said = run("run", "--help")
+    for name in (*EXPERIMENTS, "figure3", "figure5", "figure8"):
+        assert name in said
+
+
+def test_where_nothing_is_finished(tmp_path: Path) -> None:
+    """It was said that findings and pictures are in a folder that there is not."""
+    status, said = run("run", "table1", "--scale", "small", "--no-train", "--out", str(tmp_path))
+    assert status == 0
+    assert f"nothing is finished at scale small in {tmp_path}; without --no-train it is trained" in said
+    assert "findings and pictures" not in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

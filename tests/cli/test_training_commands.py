@@ -73,6 +73,13 @@ def test_mqar_again_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert said.partition(table)[2] == first[1].partition(table)[2]
 
 
+def test_a_model_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:
+    status, said = run(*MQAR, "--d-model", "8", "--out", tmp_path / "new" / "out")
+    assert status == 1
+    assert "the model of rebased-d8-L16 cannot be built: num_heads=12 must be at most d_model=8" in said
+    assert not (tmp_path / "new").exists()
+
+
 def test_sweep_trains_a_grid(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)

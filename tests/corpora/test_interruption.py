@@ -146,7 +146,7 @@ def test_a_source_that_has_changed(tmp_path: Path, source: str) -> None:
     stop_after(20, source, tmp_path / "out", shard_tokens=100)
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"text": "more"}\n')
-    with pytest.raises(ValueError, match=r"sources was .*a.jsonl \([\d,]+ bytes in 1 files, list .* and is now "):
+    with pytest.raises(ValueError, match=r"sources was .*a.jsonl \([\d,]+ bytes in 1 file, list .* and is now "):
         prepare([source], tmp_path / "out", validation=0, shard_tokens=100)
 
 

@@ -36,7 +36,7 @@ def test_what_is_chosen(only: list[str], number: int) -> None:
         (["stack=mamba2"], "no run has stack=mamba2; there are conv_attention, based, rebased,"),
         (["seq_len=64"], "no run has seq_len=64; there are 128, 256, 512"),
         (["seq_len=long"], "no run has seq_len=long"),
-        (["seq_len"], "no run has seq_len=; there are 128"),
+        (["seq_len"], r"only='seq_len' must be name=value\[,value…\]; seq_len may be 128, 256, 512"),
         (["length=128"], "must be name=value.*with a name of stack, d_model, seq_len,"),
         (["task_options=1"], "with a name of stack"),
         (["stack=mamba", "stack=rwkv"], "no run has all of these"),

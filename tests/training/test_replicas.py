@@ -251,7 +251,7 @@ def test_compiled_once(stack: str) -> None:
     ("changes", "message"),
     [
         ({"stack": "nothing"}, "stack='nothing' is unknown; there are attention"),
-        ({"task": "nothing"}, "task='nothing' is unknown; there are mqar"),
+        ({"task": "nothing"}, "task='nothing' is unknown; there are mqar, .*; one of your own must be imported first"),
         ({"task_options": {"pairs": 3}}, "task_options has pairs; mqar has num_pairs, power"),
         ({"task_options": {"num_pairs": "a"}}, "num_pairs is 'a'; it must be an integer"),
         ({"task_options": {}}, "task_options=.* do not fit task='mqar'"),

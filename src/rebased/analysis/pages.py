@@ -33,15 +33,19 @@ class Table:
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    num_keys: int = 1
+    """Columns, from the first on, that tell which row it is."""
 
     @classmethod
-    def of(cls, caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> "Table":
+    def of(
+        cls, caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | str]], *, num_keys: int = 1
+    ) -> "Table":
         """Plain texts become cells. ValueError for a row that is not as long as the header."""
         cells = tuple(tuple(Cell(each) if isinstance(each, str) else each for each in row) for row in rows)
         for row in cells:
             if len(row) != len(header):
                 raise ValueError(f"a row of {caption!r} has {len(row)} cells, its header {len(header)}")
-        return cls(caption, tuple(header), cells)
+        return cls(caption, tuple(header), cells, num_keys)
 
 
 @dataclass(frozen=True)

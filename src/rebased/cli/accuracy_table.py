@@ -1,11 +1,11 @@
 """Errors of a bench's candidates against float64, beside those of SDPA in the same precision."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.results import OpsBenchResult
+from rebased.cli.console import print_text
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT
 
 __all__ = ["print_accuracy"]
@@ -16,11 +16,11 @@ def print_accuracy(result: OpsBenchResult, console: Console) -> None:
     if not result.accuracy:
         return
     found = {(each.candidate, each.length): each for each in result.accuracy}
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in ("error", "of"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name)
     for length in result.config.lengths:
-        table.add_column(str(length), justify="right", no_wrap=True)
+        table.add_column(str(length), justify="right")
     for candidate in result.config.candidates:
         mine = [found.get((candidate, length)) for length in result.config.lengths]
         if not any(mine):
@@ -30,9 +30,9 @@ def print_accuracy(result: OpsBenchResult, console: Console) -> None:
             cells = [_cell(a, b, name) for a, b in zip(mine, theirs, strict=True)]
             table.add_row("" if index else candidate, name, *cells)
     console.print()
-    console.print(table)
+    print_fitting(table, console, keys=2)
     caption = "relative RMS error against float64, and its ratio to SDPA's; on two heads of the inputs that were timed"
-    console.print(Text(caption), soft_wrap=True)
+    print_text(caption, console)
 
 
 def _names(result: OpsBenchResult) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.analysis.recall_rows import accuracy, span
 from rebased.analysis.summary import CellSummary
+from rebased.cli.console import print_text
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT
 from rebased.models import LayerConfig
 
@@ -26,12 +26,12 @@ def print_cells(summaries: Sequence[CellSummary], console: Console) -> None:
     """Print what tells the cells apart, and how they fared."""
     cells = [_flat(summary.cell) for summary in summaries]
     names = [*_ALWAYS, *_different(cells)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in names:
-        table.add_column(name, overflow="fold")
+        table.add_column(name)
     for name in ("learning rate", "accuracy", "seeds", "epochs"):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("ended", overflow="fold")
+        table.add_column(name, justify="right")
+    table.add_column("ended")
     for cell, summary in zip(cells, summaries, strict=True):
         table.add_row(
             *(_plain(cell[name]) if name in cell else ABSENT for name in names),
@@ -41,8 +41,8 @@ def print_cells(summaries: Sequence[CellSummary], console: Console) -> None:
             span(summary.epochs),
             ", ".join(f"{count} {_REASONS[reason]}" for reason, count in sorted(summary.reasons.items())),
         )
-    console.print(table)
-    console.print(Text(_CAPTION), soft_wrap=True)
+    print_fitting(table, console, keys=len(names))
+    print_text(_CAPTION, console)
 
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:

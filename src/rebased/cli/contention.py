@@ -1,7 +1,8 @@
 """A word on what else the machine was doing."""
 
 from rich.console import Console
-from rich.text import Text
+
+from rebased.cli.console import print_text
 
 __all__ = ["warn_of_contention"]
 
@@ -13,4 +14,4 @@ def warn_of_contention(other_cpus: float | None, console: Console) -> None:
     """Print a warning if other processes took so much that timings mean little."""
     if (other_cpus or 0) > _QUIET:
         warning = f"warning: other processes kept {other_cpus:.1f} CPUs busy meanwhile; time again on a quiet machine"
-        console.print(Text(warning, style="yellow"), soft_wrap=True)
+        print_text(warning, console, style="yellow")

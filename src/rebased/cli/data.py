@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from rebased.cli.console import STOPPED, fail, make_console
+from rebased.cli.console import STOPPED, fail, in_options, make_console
 from rebased.cli.data_progress import data_progress
 from rebased.cli.data_table import print_corpus
+from rebased.cli.sweep_lines import count
 from rebased.corpora import Corpus, open_corpus
 from rebased.corpora import prepare as prepare_corpus
 
@@ -68,7 +69,7 @@ def prepare(
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here", status=STOPPED)
     except (ImportError, ValueError, OSError) as error:
-        fail(error)
+        fail(in_options(error, "errors", "text_field", "set_field", "validation"))
     if not corpus.split("validation").num_documents and (validation or validation_share):
         print(
             "no document was held out: each is wholly in one split; give --validation, or a larger --validation-share"
@@ -99,7 +100,7 @@ def check(folder: Folder) -> None:
     except (ValueError, OSError) as error:
         fail(error)
     size = sum(file.size for file in corpus.manifest.files)
-    print(f"{folder} is whole: {len(corpus.manifest.files)} files, {size:,} bytes")
+    print(f"{folder} is whole: {count(len(corpus.manifest.files), 'file')}, {size:,} bytes")
 
 
 def _open(folder: Path) -> Corpus:

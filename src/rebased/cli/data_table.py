@@ -1,9 +1,10 @@
 """A corpus as a table: a row for each split, and for each of its sets."""
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from rebased.cli.console import print_text
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT
 from rebased.corpora import Corpus
 from rebased.corpora.counts import SetCount, count_by_set
@@ -17,11 +18,11 @@ _ENDINGS = 8
 
 def print_corpus(corpus: Corpus, console: Console) -> None:
     """Print the table, which corpus it is of, and what was not read."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in ("split", "set"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name)
     for name in ("tokens", "documents", "bytes", "bytes per token"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for name in SPLITS:
         split = corpus.split(name)
         counts = count_by_set(split)
@@ -29,11 +30,11 @@ def print_corpus(corpus: Corpus, console: Console) -> None:
         if len(counts) > 1:
             for count in counts:
                 table.add_row("", Text(count.set), *_cells(count))
-    console.print(table)
+    print_fitting(table, console, keys=2)
     told = f"{corpus.folder}: {corpus.vocab_size:,} tokens in the vocabulary, {corpus.manifest.dtype}; tokenizer "
-    console.print(Text(told + corpus.tokenizer_hash[:12]), soft_wrap=True)
+    print_text(told + corpus.tokenizer_hash[:12], console)
     if corpus.left_out:
-        console.print(Text(_note(corpus.left_out)), soft_wrap=True)
+        print_text(_note(corpus.left_out), console)
 
 
 def _note(left_out: dict[str, int]) -> str:

@@ -1,11 +1,11 @@
 """A bench of decoding as a table: a row per context."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.decode_results import DecodeBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_decode_result"]
@@ -15,10 +15,10 @@ _NAMES = {"state": "kernel_attention_step", "sdpa": "SDPA with a cache"}
 
 def print_decode_result(result: DecodeBenchResult, console: Console) -> None:
     """Print the table, what was measured, and why cells are empty."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("one token", no_wrap=True)
+    table = new_table()
+    table.add_column("one token")
     for name in ("context", "ms", "of the state's time", "MiB held"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for each in result.measurements:
         table.add_row(
             _NAMES[each.candidate],
@@ -27,13 +27,13 @@ def print_decode_result(result: DecodeBenchResult, console: Console) -> None:
             ABSENT if each.slowdown is None else f"{digits(each.slowdown)}×",
             ABSENT if each.held_bytes is None else digits(each.held_bytes / 2**20),
         )
-    console.print(table)
-    console.print(Text(_caption(result)), soft_wrap=True)
+    print_fitting(table, console, keys=2)
+    print_text(_caption(result), console)
     warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
             context = "" if each.context is None else f" at {each.context}"
-            console.print(Text(f"{_NAMES[each.candidate]} skipped{context}: {each.skipped}"), soft_wrap=True)
+            print_text(f"{_NAMES[each.candidate]} skipped{context}: {each.skipped}", console)
 
 
 def _caption(result: DecodeBenchResult) -> str:

@@ -1,13 +1,14 @@
 """An evaluation of a language model as a table: all, by document set, by position."""
 
 from rich.console import Console
-from rich.text import Text
 
 from rebased.analysis.evaluation import Evaluation, Group
 from rebased.analysis.pages import Table
 from rebased.analysis.tally import KINDS, Score
+from rebased.cli.console import print_text
 from rebased.cli.numbers import ABSENT
 from rebased.cli.section import print_table
+from rebased.cli.sweep_lines import count
 
 __all__ = ["print_evaluation"]
 
@@ -17,13 +18,14 @@ _AR = {"bigram": "it followed the same token before in its window", "token": "it
 
 def print_evaluation(evaluation: Evaluation, corpus: str, console: Console) -> None:
     """Print the numbers, how they came about, and what should be known of them."""
-    console.print(Text(_caption(evaluation, corpus)), soft_wrap=True)
+    print_text(_caption(evaluation, corpus), console)
     rows = [_row("all", evaluation.whole)]
     rows += [_row(f"set {group.name}", group) for group in evaluation.by_set]
     rows += [_row(f"positions {group.name}", group) for group in evaluation.by_position]
+    console.print()
     print_table(Table.of("Perplexity ± standard error", _HEADER, rows), console)
     for note in evaluation.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        print_text(f"note: {note}", console)
 
 
 def _caption(evaluation: Evaluation, corpus: str) -> str:
@@ -31,7 +33,8 @@ def _caption(evaluation: Evaluation, corpus: str) -> str:
     num_tokens, num_windows = evaluation.whole.scores["all"].num_tokens, evaluation.num_windows
     cut = "" if config.crossing else ", each document for itself"
     return (
-        f"{corpus}, {config.split}: {num_tokens:,} predicted tokens, {num_windows:,} windows of {config.length}{cut}; "
+        f"{corpus}, {config.split}: {count(num_tokens, 'predicted token')}, "
+        f"{count(num_windows, 'window')} of {config.length}{cut}; "
         f"{config.dtype}, {num_windows / evaluation.seconds:.3g} windows a second\n"
         f"A token is AR if {_AR[config.recurrence]}. Standard errors: jackknife over windows. Bits per byte: of the "
         f"{evaluation.num_bytes:,.0f} bytes of UTF-8 that the predicted tokens stand for; ends of text have none"

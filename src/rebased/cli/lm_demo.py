@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rebased.cli.console import STOPPED, fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
 from rebased.cli.lm_generate import generate
 from rebased.cli.lm_train import run_training
 from rebased.cli.numbers import ABSENT
+from rebased.cli.sweep_lines import count
 from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.packages import check_training_packages
 
 if TYPE_CHECKING:
+    from rebased.analysis.evaluation import Evaluation
     from rebased.corpora import Corpus
 
 __all__ = ["demo"]
@@ -58,9 +60,10 @@ def demo(
     model = out / "model"
     with without_progress_bars():
         facts = run_training(config, corpus.folder, model, options, log_every=10)
-        _evaluate(model, corpus, place)
+        found = _evaluate(model, corpus, place)
         generate(model, PROMPT, max_new_tokens=NEW_TOKENS, temperature=0.7, top_p=0.9, seed=seed, device=place)
-    print(_told(facts, model, time.monotonic() - begun))
+    print_text(_told(facts, found, model, time.monotonic() - begun), make_console())
+    print(f'the model is in {model}; to hear more: rebased lm generate {model} "import " --temperature 0.7')
 
 
 def _config(steps: int, seed: int, device: str) -> LanguageRunConfig:
@@ -88,7 +91,7 @@ def _prepare(folder: Path) -> "Corpus":
         fail(error)
 
 
-def _evaluate(model: Path, corpus: "Corpus", device: str) -> None:
+def _evaluate(model: Path, corpus: "Corpus", device: str) -> "Evaluation":
     from rebased.analysis.checkpoint import load_checkpoint
     from rebased.analysis.evaluation import EvaluationConfig
     from rebased.analysis.perplexity import evaluate
@@ -103,22 +106,23 @@ def _evaluate(model: Path, corpus: "Corpus", device: str) -> None:
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     print_evaluation(found, corpus.name, make_console())
+    return found
 
 
-def _told(facts: dict[str, Any], model: Path, seconds: float) -> str:
+def _told(facts: dict[str, Any], found: "Evaluation", model: Path, seconds: float) -> str:
     from rebased.training.language.metrics import read_metrics
 
     lines = read_metrics(model)
+    unseen = found.whole.scores["all"].loss
     speeds = sorted(line["tokens_per_second"] for line in lines)
     return (
         f"{facts['parameters']:,} parameters, {facts['tokens']:,} bytes read in {facts['steps']} steps: loss "
-        f"{_loss(lines[0])} to {_loss(facts)}, on text it never saw {_loss(facts, 'validation_loss')}; "
-        f"{speeds[len(speeds) // 2]:,.0f} tokens/s, {seconds:.0f} s in all\n"
-        f'the model is in {model}; to hear more: rebased lm generate {model} "import " --temperature 0.7'
+        f"{_loss(lines[0].get('loss'))} in the first, {_loss(facts['loss'])} in the last; {_loss(unseen)} over the "
+        f"{count(found.num_windows, 'window')} above, which it never saw and whose perplexity is exp of that; "
+        f"{speeds[len(speeds) // 2]:,.0f} tokens/s, {seconds:.0f} s in all"
     )
 
 
-def _loss(values: dict[str, Any], name: str = "loss") -> str:
+def _loss(loss: float | None) -> str:
     """One that is no finite number is stored as none."""
-    loss = values.get(name)
     return ABSENT if loss is None else f"{loss:.2f}"

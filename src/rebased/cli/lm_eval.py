@@ -13,7 +13,7 @@ import typer
 
 from rebased.analysis.evaluation import DTYPES, Evaluation, EvaluationConfig
 from rebased.analysis.recurrence import RECURRENCES
-from rebased.cli.console import STOPPED, fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, in_options, make_console, make_folder
 from rebased.cli.evaluation_table import print_evaluation
 from rebased.cli.model_folder import check_model_folder
 from rebased.environment import describe_environment
@@ -71,7 +71,7 @@ def evaluate_model(
     except KeyboardInterrupt:
         fail("stopped", status=STOPPED)
     except (ImportError, ValueError, RuntimeError, OSError) as error:
-        fail(error)
+        fail(in_options(error, "length", "crossing", name="split"))
     if out is not None:
         write_text(out, json.dumps(record, indent=2, allow_nan=False) + "\n")
         print(f"wrote {out}")

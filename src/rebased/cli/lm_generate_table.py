@@ -1,11 +1,11 @@
 """A bench of generation as a table: a row per context and model."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.lm_generate_results import GenerateBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits
 
 __all__ = ["print_generate_result"]
@@ -14,11 +14,11 @@ __all__ = ["print_generate_result"]
 def print_generate_result(result: GenerateBenchResult, console: Console) -> None:
     """Print the table, what was measured, and why cells are empty."""
     config, environment = result.config, result.environment
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     table.add_column("context", justify="right")
-    table.add_column("model", no_wrap=True)
+    table.add_column("model")
     for name in ("tokens/s", f"of {config.models[0]}'s", "ms per step", "prompt, s", "cache, MiB", "peak, MiB"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for each in result.measurements:
         step = None if each.timing is None else each.timing.median_seconds / config.new_tokens
         table.add_row(
@@ -31,15 +31,13 @@ def print_generate_result(result: GenerateBenchResult, console: Console) -> None
             ABSENT if each.held_bytes is None else digits(each.held_bytes / 2**20),
             ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**20),
         )
-    console.print(table)
-    console.print(
-        Text(
-            f"batch {config.batch_size}, {config.dtype}, greedy, {config.new_tokens} new tokens at a time, "
-            f"median of {config.repetitions}\n{environment.device_name}, torch {environment.torch}"
-        ),
-        soft_wrap=True,
+    print_fitting(table, console, keys=2)
+    print_text(
+        f"batch {config.batch_size}, {config.dtype}, greedy, {config.new_tokens} new tokens at a time, "
+        f"median of {config.repetitions}\n{environment.device_name}, torch {environment.torch}",
+        console,
     )
     warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
-            console.print(Text(f"{each.model} skipped at {each.context}: {each.skipped}"), soft_wrap=True)
+            print_text(f"{each.model} skipped at {each.context}: {each.skipped}", console)

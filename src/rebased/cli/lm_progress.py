@@ -13,9 +13,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rebased.cli.console import make_console
 from rebased.training.language.metrics import StepRecord
-from rebased.training.language.train import Report, Started
+from rebased.training.language.train import Report, Started, Stopping
 
 __all__ = ["describe_step", "training_progress"]
+
+
+STOPPING = "stopping after this step; Ctrl-C again stops now"
 
 
 def training_progress(log_every: int) -> contextlib.AbstractContextManager[Report]:
@@ -49,7 +52,10 @@ class _Lines:
         self._since = time.monotonic()
         self._untold: list[StepRecord] = []
 
-    def __call__(self, event: Started | StepRecord) -> None:
+    def __call__(self, event: Started | StepRecord | Stopping) -> None:
+        if isinstance(event, Stopping):
+            self._say(STOPPING)
+            return
         if isinstance(event, Started):
             self._started, self._since = event, time.monotonic()
             self._say(describe_start(event))
@@ -58,9 +64,8 @@ class _Lines:
         self._untold.append(event)
         is_edge = event.step in (self._started.step + 1, self._started.steps)
         if is_edge or event.validation_loss is not None or event.step % self._log_every == 0:
-            self._say(
-                f"step {event.step}/{self._started.steps}, {self._left(event)}{describe_step(_mean(self._untold))}"
-            )
+            told = f"{'mean ' if len(self._untold) > 1 else ''}{describe_step(_mean(self._untold))}"
+            self._say(f"step {event.step}/{self._started.steps}, {self._left(event)}{told}")
             self._untold.clear()
 
     def _left(self, record: StepRecord) -> str:
@@ -102,8 +107,10 @@ class _Bar:
     ) -> None:
         self._progress.stop()
 
-    def __call__(self, event: Started | StepRecord) -> None:
-        if isinstance(event, Started):
+    def __call__(self, event: Started | StepRecord | Stopping) -> None:
+        if isinstance(event, Stopping):
+            self._console.print(STOPPING)
+        elif isinstance(event, Started):
             self._console.print(describe_start(event), markup=False, highlight=False)
             self._task = self._progress.add_task("", total=event.steps, completed=event.step)
         else:

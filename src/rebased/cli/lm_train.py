@@ -10,9 +10,10 @@ from typing import Annotated, Any, NoReturn
 import torch
 import typer
 
-from rebased.cli.console import STOPPED, fail
+from rebased.cli.console import STOPPED, fail, in_options
 from rebased.runs import TRAINING
 from rebased.training.devices import choose_device
+from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint, step_of
 from rebased.training.language.config import DTYPES, LanguageRunConfig, RunOptions, steps_for
 from rebased.training.language.layout import current_processes
 
@@ -143,11 +144,13 @@ def run_training(
         with training_progress(log_every) as report:
             return train(config, open_corpus(data), out, options, report=report)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint", status=STOPPED)
+        last = last_checkpoint(out / CHECKPOINTS)
+        where = "begins again: there is no checkpoint" if last is None else f"goes on after step {step_of(last)}"
+        _fail(f"stopped; the same command {where}", status=STOPPED)
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
     except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
-        _fail(error)
+        _fail(in_options(error, "compile", "crossing", length="seq_len"))
 
 
 def _fail(message: object, *, status: int = 1) -> NoReturn:
@@ -157,5 +160,5 @@ def _fail(message: object, *, status: int = 1) -> NoReturn:
 
 
 def _losses(facts: dict[str, Any]) -> str:
-    shown = f"loss {facts['loss']:.4f}"
-    return shown if facts["validation_loss"] is None else f"{shown}, validation {facts['validation_loss']:.4f}"
+    shown = f"loss {facts['loss']:.4f} in the last step"
+    return shown if facts["validation_loss"] is None else f"{shown}, validation {facts['validation_loss']:.4f} after it"

@@ -1,11 +1,11 @@
 """A bench of training language models as a table: a row per length and model."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.lm_train_results import TrainBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_train_result"]
@@ -14,9 +14,9 @@ __all__ = ["print_train_result"]
 def print_train_result(result: TrainBenchResult, console: Console) -> None:
     """Print the table, what was measured, and why cells are empty."""
     config, environment = result.config, result.environment
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     table.add_column("length", justify="right")
-    table.add_column("model", no_wrap=True)
+    table.add_column("model")
     columns = (
         "tokens/s",
         f"of {config.models[0]}'s",
@@ -26,7 +26,7 @@ def print_train_result(result: TrainBenchResult, console: Console) -> None:
         "first step, s",
     )
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for each in result.measurements:
         table.add_row(
             str(each.length),
@@ -38,16 +38,14 @@ def print_train_result(result: TrainBenchResult, console: Console) -> None:
             ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**30),
             ABSENT if each.first_seconds is None else digits(each.first_seconds),
         )
-    console.print(table)
-    console.print(
-        Text(
-            f"{config.tokens} tokens a step, {config.dtype}, {'compiled' if config.compile else 'not compiled'}; "
-            "a step: forward, loss, backward, AdamW; ms: median ± interquartile range\n"
-            f"{environment.device_name}, torch {environment.torch}"
-        ),
-        soft_wrap=True,
+    print_fitting(table, console, keys=2)
+    print_text(
+        f"{config.tokens} tokens a step, {config.dtype}, {'compiled' if config.compile else 'not compiled'}; "
+        "a step: forward, loss, backward, AdamW; ms: median ± interquartile range\n"
+        f"{environment.device_name}, torch {environment.torch}",
+        console,
     )
     warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
-            console.print(Text(f"{each.model} skipped at {each.length}: {each.skipped}"), soft_wrap=True)
+            print_text(f"{each.model} skipped at {each.length}: {each.skipped}", console)

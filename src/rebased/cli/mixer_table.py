@@ -1,11 +1,11 @@
 """A bench of mixers as a table: a row per mixer and length."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.mixer_results import MixerBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_mixer_result"]
@@ -14,10 +14,10 @@ __all__ = ["print_mixer_result"]
 def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
     """Print the table, what was measured, and why cells are empty."""
     first = result.config.mixers[0]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("mixer", no_wrap=True)
+    table = new_table()
+    table.add_column("mixer")
     for name in ("length", "ms", f"/ {first}", "MiB", f"/ {first}", "state, KiB"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for each in result.measurements:
         table.add_row(
             each.mixer,
@@ -28,12 +28,12 @@ def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
             ABSENT if each.memory_ratio is None else f"{digits(each.memory_ratio)}×",
             ABSENT if each.state_bytes is None else digits(each.state_bytes / 2**10),
         )
-    console.print(table)
-    console.print(Text(_caption(result)), soft_wrap=True)
+    print_fitting(table, console, keys=2)
+    print_text(_caption(result), console)
     warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
-            console.print(Text(f"{each.mixer} skipped at {each.length}: {each.skipped}"), soft_wrap=True)
+            print_text(f"{each.mixer} skipped at {each.length}: {each.skipped}", console)
 
 
 def _caption(result: MixerBenchResult) -> str:

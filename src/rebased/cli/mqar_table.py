@@ -1,11 +1,11 @@
 """A bench of training on MQAR as a table: a row per length and number of replicas."""
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.mqar_results import MqarBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_mqar_result"]
@@ -13,9 +13,9 @@ __all__ = ["print_mqar_result"]
 
 def print_mqar_result(result: MqarBenchResult, console: Console) -> None:
     """Print the table, what was measured, and why cells are empty."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in ("length", "replicas", "ms per step", "ms per replica and step", "peak, GiB", "first step, s"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for each in result.measurements:
         table.add_row(
             str(each.length),
@@ -25,18 +25,16 @@ def print_mqar_result(result: MqarBenchResult, console: Console) -> None:
             ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**30),
             ABSENT if each.first_seconds is None else digits(each.first_seconds),
         )
-    console.print(table)
+    print_fitting(table, console, keys=2)
     config, environment = result.config, result.environment
-    console.print(
-        Text(
-            f"{config.stack}, d_model {config.d_model}, {config.num_pairs} pairs, batch {config.batch_size} in "
-            f"{config.micro_batches} parts, {config.dtype}\n"
-            f"{environment.device_name}, torch {environment.torch}; a step: choosing examples, forward, loss, "
-            "backward, AdamW; ms: median ± interquartile range"
-        ),
-        soft_wrap=True,
+    print_text(
+        f"{config.stack}, d_model {config.d_model}, {config.num_pairs} pairs, batch {config.batch_size} in "
+        f"{config.micro_batches} parts, {config.dtype}\n"
+        f"{environment.device_name}, torch {environment.torch}; a step: choosing examples, forward, loss, "
+        "backward, AdamW; ms: median ± interquartile range",
+        console,
     )
     warn_of_contention(result.other_cpus, console)
     for each in result.measurements:
         if each.skipped:
-            console.print(Text(f"{each.replicas} replicas skipped at {each.length}: {each.skipped}"), soft_wrap=True)
+            print_text(f"{each.replicas} replicas skipped at {each.length}: {each.skipped}", console)

@@ -1,14 +1,16 @@
 """A bench of the operators as tables: one for each choice of passes, rows by candidate, columns by length."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from rebased.bench.results import Measurement, OpsBenchResult
+from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import ABSENT, digits, milliseconds
+from rebased.cli.sweep_lines import count
 
 __all__ = ["print_ops_result"]
 
@@ -16,24 +18,27 @@ _TITLES = {"forward": "forward", "both": "forward + backward"}
 
 
 def print_ops_result(result: OpsBenchResult, console: Console) -> None:
-    """Print the tables, what was measured, and why cells are empty."""
-    for passes in result.config.passes:
-        console.print(_table(result, passes))
+    """Print the tables, what was measured, and why cells are empty; at first of candidates that have no others."""
+    timed = {each.candidate for each in result.measurements if each.timing}
+    for line in _skipped(result, set(result.config.candidates) - timed):
+        print_text(line, console)
+    for passes in result.config.passes if timed else ():
+        print_fitting(_table(result, passes, timed), console, keys=2)
         console.print()
-    console.print(Text(_caption(result)), soft_wrap=True)
+    print_text(_caption(result), console)
     warn_of_contention(result.other_cpus, console)
-    for line in _skipped(result):
-        console.print(Text(line), soft_wrap=True)
+    for line in _skipped(result, timed):
+        print_text(line, console)
 
 
-def _table(result: OpsBenchResult, passes: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(_TITLES[passes], no_wrap=True)
-    table.add_column("", no_wrap=True)
+def _table(result: OpsBenchResult, passes: str, timed: Set[str]) -> Table:
+    table = new_table()
+    table.add_column(_TITLES[passes])
+    table.add_column("")
     for length in result.config.lengths:
-        table.add_column(str(length), justify="right", no_wrap=True)
-    table.add_column("growth", justify="right", no_wrap=True, style="bold")
-    for candidate in result.config.candidates:
+        table.add_column(str(length), justify="right")
+    table.add_column("growth", justify="right", style="bold")
+    for candidate in filter(timed.__contains__, result.config.candidates):
         cells = [result.at(candidate, length, passes) for length in result.config.lengths]
         (growth,) = (each for each in result.growth if (each.candidate, each.passes) == (candidate, passes))
         table.add_row(candidate, "ms", *_row(cells, _time), _exponent(growth.time_exponent), style="bold")
@@ -77,11 +82,11 @@ def _exponent(exponent: float | None) -> str:
     return ABSENT if exponent is None else f"T^{exponent:.2f}"
 
 
-def _skipped(result: OpsBenchResult) -> list[str]:
+def _skipped(result: OpsBenchResult, candidates: Set[str]) -> list[str]:
     """A line for each candidate and reason; one that holds for all passes names none."""
     found: dict[tuple[str, str], dict[int, list[str]]] = {}
     for each in result.measurements:
-        if each.skipped:
+        if each.skipped and each.candidate in candidates:
             found.setdefault((each.candidate, each.skipped), {}).setdefault(each.length, []).append(each.passes)
     lines = []
     for (candidate, reason), places in found.items():
@@ -98,7 +103,7 @@ def _caption(result: OpsBenchResult) -> str:
     batch = f"{config.tokens} tokens" if config.tokens else f"B={config.batch_size or 1}"
     heads, size = config.sdpa_shape
     sizes = f"{batch} H={config.num_heads} F={config.feature_dim} D={config.head_dim}, SDPA {heads} heads of {size}"
-    where = environment.device_name + ("" if config.device == "cuda" else f", {environment.threads} threads")
+    where = environment.device_name + ("" if config.device == "cuda" else f", {count(environment.threads, 'thread')}")
     lines = [
         f"{config.dtype}, {sizes}, {where}, torch {environment.torch}",
         "ms: median ± interquartile range of a call; speed: SDPA's median over this one's, above 1 is faster;",

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table as RichTable
 
 from rebased.analysis.pages import Section
-from rebased.cli.console import STOPPED, fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
+from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.section import print_section
 from rebased.cli.sweep_lines import count
 from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
@@ -19,7 +19,7 @@ from rebased.paper.conduct import conduct, num_finished
 from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.findings import Findings, findings_path, read_findings
 from rebased.paper.ledger import Entry, read_ledger
-from rebased.paper.registry import EXPERIMENTS, find_experiments
+from rebased.paper.registry import EXPERIMENTS, KNOWN, find_experiments
 from rebased.paper.report import render_paper_report
 from rebased.paper.selection import select
 from rebased.runs import write_text
@@ -42,9 +42,9 @@ def list_experiments(out: Out = _OUT) -> None:
         ledger = read_ledger(out)
     except ValueError as error:
         fail(error)
-    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in ("name", "title", *SCALES, "findings"):
-        table.add_column(name, no_wrap=name != "title")
+        table.add_column(name)
     for experiment in EXPERIMENTS.values():
         table.add_row(
             experiment.name,
@@ -52,7 +52,7 @@ def list_experiments(out: Out = _OUT) -> None:
             *(_progress(experiment, scale, out, ledger) for scale in SCALES),
             ", ".join(scale for scale in SCALES if findings_path(out, scale, experiment.name).exists()) or "none yet",
         )
-    make_console().print(table)
+    print_fitting(table, make_console())
 
 
 def _progress(experiment: Experiment, scale: str, out: Path, ledger: dict[str, Entry]) -> str:
@@ -62,7 +62,7 @@ def _progress(experiment: Experiment, scale: str, out: Path, ledger: dict[str, E
 
 @paper_app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(EXPERIMENTS)}; or all.")],
+    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(KNOWN)}; or all.")],
     scale: Scale = "smoke",
     out: Out = _OUT,
     jobs: Jobs = 1,
@@ -89,7 +89,7 @@ def run(
         raise typer.BadParameter(f"there is no folder {out}, and without training none is made")
     make_folder(out)
     trainer = choose_engine(engine, device, jobs, ray_address) if train else None
-    console, failed, untrained = make_console(), list[str](), list[str]()
+    console, failed, untrained, shown = make_console(), list[str](), list[str](), False
     for experiment in experiments:
         try:
             with progress() as report:
@@ -100,17 +100,23 @@ def run(
                 section = experiment.section(findings.data)
                 _save_pictures(section, out / scale)
                 print_section(section, console)
+                shown = True
         except KeyboardInterrupt:
             fail("stopped; the same command goes on from here", status=STOPPED)
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             failed.append(f"{experiment.name}: {error}")
             continue
-        print(_told(findings))
+        print_text(_told(findings), console)
         untrained += [f"{experiment.name}: {failure.group} failed" for failure in failures]
     if untrained:
         failed += [*untrained, "the same command tries again"]
     if failed:
         fail("\n".join(failed))
+    if not shown:
+        print(
+            f"nothing is finished at scale {scale} in {out}" + ("" if train else "; without --no-train it is trained")
+        )
+        return
     print(
         f"findings and pictures are in {out / scale}; one page of all that there is: rebased paper report --out {out}"
     )

@@ -16,7 +16,7 @@ from rebased.analysis.recall_rows import RecallRow, accuracy_table
 from rebased.analysis.recall_words import compare, describe_learning, describe_setting
 from rebased.analysis.report import render_report
 from rebased.analysis.summary import summarize
-from rebased.cli.console import STOPPED, fail, make_console, make_folder
+from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
@@ -55,9 +55,10 @@ def quickstart(
     configs, begun = quickstart_runs(device), time.monotonic()
     rows = _rows(_train(configs, out, device))
     findings = [describe_learning(list(rows.values())), *compare(rows["rebased"], rows["x2"])]
-    print_table(accuracy_table(list(rows.values())), make_console())
+    console = make_console()
+    print_table(accuracy_table(list(rows.values())), console)
     for sentence in findings:
-        print(sentence)
+        print_text(sentence, console)
 
     accuracies, page = out / "recall.png", out / "report.html"
     recall_figure.save(recall_figure.draw(list(rows.values())), accuracies)

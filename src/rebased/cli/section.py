@@ -1,10 +1,11 @@
 """A section on a terminal: its paragraphs and tables; pictures are files."""
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from rebased.analysis.pages import Cell, Picture, Section, Table
+from rebased.cli.console import print_text
+from rebased.cli.fitting import new_table, print_fitting
 
 __all__ = ["print_section", "print_table"]
 
@@ -14,25 +15,27 @@ _MARKS = {"higher": " ▲", "lower": " ▼"}
 
 def print_section(section: Section, console: Console) -> None:
     console.print(Text(section.title, style="bold underline"))
-    for part in section.parts:
+    for index, part in enumerate(part for part in section.parts if not isinstance(part, Picture)):
+        if index:
+            console.print()
         if isinstance(part, Table):
             print_table(part, console)
-        elif not isinstance(part, Picture):
-            console.print(Text(part), soft_wrap=True)
+        else:
+            print_text(part, console)
     console.print()
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Where columns do not fit, their entries go on in the next line: nothing is cut off."""
-    shown = RichTable(
-        box=None, pad_edge=False, header_style="bold", title=table.caption, title_justify="left", title_style="italic"
-    )
+    """Under its caption, as wide as the console has room for."""
+    shown = new_table()
     for index, name in enumerate(table.header):
-        shown.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
+        shown.add_column(name, justify="left" if index < table.num_keys else "right")
     for row in table.rows:
         shown.add_row(*map(_cell, row))
-    console.print(shown)
+    print_text(table.caption, console, style="italic")
+    print_fitting(shown, console, keys=table.num_keys)
 
 
 def _cell(cell: Cell) -> Text:
-    return Text(cell.text + _MARKS.get(cell.tone, ""), style=_STYLES[cell.tone])
+    """An interval is below its mean: twice as many columns fit so."""
+    return Text(cell.text.replace(" [", "\n[") + _MARKS.get(cell.tone, ""), style=_STYLES[cell.tone])

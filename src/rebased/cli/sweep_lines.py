@@ -10,7 +10,7 @@ __all__ = ["SweepLines", "count", "describe_elsewhere", "describe_failure", "des
 
 
 def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def describe_plan(event: Planned) -> str:

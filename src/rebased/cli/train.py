@@ -13,6 +13,7 @@ from rebased.cli.console import STOPPED, fail, make_console, make_folder
 from rebased.cli.sweep_bars import SweepBars
 from rebased.cli.sweep_lines import SweepLines, count
 from rebased.training.boards import check_packages
+from rebased.training.building import check_models
 from rebased.training.devices import DEVICES
 from rebased.training.engines import ENGINES, Engine, make_engine
 from rebased.training.events import Report
@@ -46,7 +47,9 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
     """Train what is not finished, print the table, say where things are; status 1 if something failed."""
     try:
         check_packages(wandb=wandb_project is not None)
-        SweepFolder(out).check()
+        sweep = SweepFolder(out)
+        sweep.check()
+        check_models(config for config in configs if not sweep.has_finished(config))
     except (ImportError, ValueError, OSError) as error:
         fail(error)
     make_folder(out)

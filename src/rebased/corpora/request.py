@@ -101,9 +101,9 @@ def check_same(folder: Path, written: dict[str, Any], asked: dict[str, Any]) -> 
 
 def _told(value: object) -> str:
     """Sources by their names and sizes."""
-    if isinstance(value, list):
-        return ", ".join(
-            f"{each['source']} ({each['bytes']:,} bytes in {each['files']:,} files, list {each['listing'][:8]})"
-            for each in value
-        )
-    return repr(value)
+    return ", ".join(map(_source, value)) if isinstance(value, list) else repr(value)
+
+
+def _source(read: dict[str, Any]) -> str:
+    files = "1 file" if read["files"] == 1 else f"{read['files']:,} files"
+    return f"{read['source']} ({read['bytes']:,} bytes in {files}, list {read['listing'][:8]})"

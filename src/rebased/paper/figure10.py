@@ -149,7 +149,7 @@ def _table(caption: str, runs: Sequence[Data]) -> Table:
             ]
         )
     header = ("tokens", "d", "learning rate", "seed", "accuracy", "epochs", *PARAMETERS.values(), "γ by decay alone")
-    return Table.of(caption, header, rows)
+    return Table.of(caption, header, rows, num_keys=4)
 
 
 def _moments(values: Sequence[float | None]) -> str:

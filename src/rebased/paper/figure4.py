@@ -80,7 +80,7 @@ def _table(length: int, curves: Sequence[Data]) -> Table:
         cells = [_expected(*found[budget]) if budget in found else "" for budget in budgets]
         rows.append([f"d = {curve['d_model']}", KERNELS[curve["stack"]], *cells])
     caption = f"{length} tokens, {seeds_text(curve['num_seeds'] for curve in curves)}"
-    return Table.of(caption, ["width", "kernel", *(f"best of {budget}" for budget in budgets)], rows)
+    return Table.of(caption, ["width", "kernel", *(f"best of {budget}" for budget in budgets)], rows, num_keys=2)
 
 
 def _expected(mean: float, error: float | None) -> str:

@@ -12,7 +12,7 @@ from rebased.paper.table1 import TABLE1
 from rebased.paper.table2 import TABLE2
 from rebased.paper.table3 import TABLE3
 
-__all__ = ["EXPERIMENTS", "find_experiments"]
+__all__ = ["EXPERIMENTS", "KNOWN", "find_experiments"]
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -33,6 +33,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 """In the order of the report."""
 ALSO_NAMED = {"figure3": "table1", "figure5": "table3", "figure8": "table3"}
 """What another one shows."""
+KNOWN = (*EXPERIMENTS, *ALSO_NAMED)
 
 
 def find_experiments(names: list[str]) -> list[Experiment]:
@@ -41,8 +42,7 @@ def find_experiments(names: list[str]) -> list[Experiment]:
     for name in (name for name in names if name != "all"):
         experiment = EXPERIMENTS.get(ALSO_NAMED.get(name, name))
         if experiment is None:
-            known = ", ".join((*EXPERIMENTS, *ALSO_NAMED))
-            raise ValueError(f"there is no {name!r}; there are {known}, and all")
+            raise ValueError(f"there is no {name!r}; there are {', '.join(KNOWN)}, and all")
         if experiment not in chosen:
             chosen.append(experiment)
     return chosen

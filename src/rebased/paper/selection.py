@@ -15,13 +15,15 @@ def select(configs: Sequence[RecallConfig], only: Sequence[str]) -> list[RecallC
     """
     chosen = list(configs)
     for text in only:
-        name, _, listed = text.partition("=")
+        name, equals, listed = text.partition("=")
         there = _values(configs, name)
+        known = ", ".join(map(str, there))
+        if not equals:
+            raise ValueError(f"only={text!r} must be name=value[,value…]; {name} may be {known}")
         wanted = []
         for typed in listed.split(","):
             found = [value for value in there if _is(value, typed)]
             if not found:
-                known = ", ".join(str(value) for value in there)
                 raise ValueError(f"only={text!r}: no run has {name}={typed}; there are {known}")
             wanted += found
         chosen = [config for config in chosen if getattr(config, name) in wanted]

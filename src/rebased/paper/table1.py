@@ -208,7 +208,7 @@ def _separated(length: int, cells: dict[tuple[str, int], Data]) -> list[Table]:
         f"{length} tokens: where the paper's mean ± sd of two kernels are apart, and whether ours are; p is Welch's of "
         "our two means, each at its best learning rate, as if seeds were unrelated, not corrected"
     )
-    return [Table.of(caption, ("kernels", "width", "the paper's", "ours", "apart", "p"), rows)]
+    return [Table.of(caption, ("kernels", "width", "the paper's", "ours", "apart", "p"), rows, num_keys=2)]
 
 
 def _stuck_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:

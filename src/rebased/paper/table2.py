@@ -160,6 +160,7 @@ def _pairs_table(compared: Sequence[tuple[str, str, str, float, float]]) -> Tabl
         f"all {len(compared)} ratios of perplexities, less is better",
         ("pair", "tokens", "ratio − 1", "p", "p (Holm)", "verdict"),
         rows,
+        num_keys=2,
     )
 
 

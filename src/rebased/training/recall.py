@@ -88,9 +88,13 @@ class RecallConfig:
             raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
         if self.train_seed == self.test_seed:
             raise ValueError(f"train_seed and test_seed are both {self.train_seed}: the test set would be known")
-        for name, choices in (("stack", STACKS), ("task", TASKS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; there are {', '.join(choices)}")
+        if self.stack not in STACKS:
+            raise ValueError(f"stack={self.stack!r} is unknown; there are {', '.join(STACKS)}")
+        if self.task not in TASKS:
+            raise ValueError(
+                f"task={self.task!r} is unknown; there are {', '.join(TASKS)}; one of your own must be imported first, "
+                "so that it is in rebased.tasks.TASKS"
+            )
         self._check_that_it_can_be_made()
 
     def _check_that_it_can_be_made(self) -> None:

@@ -1,6 +1,8 @@
 """`rebased lm demo`, with few steps."""
 
 import json
+import math
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from lm_cases import write_texts
 from typer.testing import CliRunner
 
 from rebased import corpora
+from rebased.analysis.evaluation import Evaluation, EvaluationConfig, Group
+from rebased.analysis.tally import KINDS, Score
 from rebased.cli import lm_demo
 from rebased.cli.app import app
 
@@ -29,6 +33,11 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["validation_loss"] < 4.5
     assert "Perplexity" in said
     assert lm_demo.PROMPT in said
+    (perplexity,) = (line.split()[1] for line in said.splitlines() if line.startswith("all "))
+    told = re.search(r"in the first, ([\d.]+) in the last; ([\d.]+) over the 8 windows above", said)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(facts["loss"], abs=0.006)
+    assert math.exp(float(told[2])) == pytest.approx(float(perplexity), rel=0.01), "two numbers of the same windows"
     assert f"{facts['parameters']:,} parameters, {12 * 64 * lm_demo.BATCH_SIZE:,} bytes read in 12 steps" in said
 
     again = CliRunner().invoke(app, arguments)
@@ -63,4 +72,18 @@ def test_losses_that_are_no_numbers_are_told(tmp_path: Path) -> None:
     """A model that diverged has none, and the command crashed on it after all its work."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 5.8, "tokens_per_second": 10.0}\n')
     facts = {"parameters": 1, "tokens": 64, "steps": 1, "loss": None, "validation_loss": None}
-    assert "loss 5.80 to —, on text it never saw —; 10 tokens/s" in lm_demo._told(facts, tmp_path, 1.0)
+    nothing = Score(num_tokens=0, loss=None, perplexity=None, standard_error=None)
+    whole = Group(name="all", ar_fraction=0.0, scores=dict.fromkeys(KINDS, nothing), bits_per_byte=None)
+    found = Evaluation(
+        config=EvaluationConfig(),
+        whole=whole,
+        by_set=(),
+        by_position=(),
+        num_windows=1,
+        num_bytes=0.0,
+        seconds=1.0,
+        notes=(),
+    )
+    said = lm_demo._told(facts, found, tmp_path, 1.0)
+    assert "loss 5.80 in the first, — in the last; — over the 1 window above" in said
+    assert "10 tokens/s" in said

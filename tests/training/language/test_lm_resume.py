@@ -27,7 +27,7 @@ from rebased.training.language import checkpoints, folder, job
 from rebased.training.language import train as train_module
 from rebased.training.language.checkpoints import CheckpointError, checkpoint_steps
 from rebased.training.language.observer import Observer
-from rebased.training.language.train import train
+from rebased.training.language.train import Stopping, train
 
 DROPPING = {"embedding_dropout": 0.2, "residual_dropout": 0.2}
 """So that random numbers matter."""
@@ -357,10 +357,12 @@ def test_asked_to_stop(
             os.kill(os.getpid(), number)
         return original(*arguments, **options)
 
+    events: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", step)
         with pytest.raises(KeyboardInterrupt, match="stopped after step 7"):
-            train_small(tmp_path, run_config(), eval_every=4)
+            train(run_config(), corpus(), tmp_path, small_options(eval_every=4), report=events.append)
+    assert events.count(Stopping()) == 1
     assert checkpoint_steps(tmp_path / "checkpoints") == [5, 7]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     train_small(tmp_path, run_config(), eval_every=4)

@@ -2,13 +2,15 @@
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lm_cases import STEPS, corpus, history, lines, small_options, small_run, train_small
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
 from typer.testing import CliRunner
 
 from rebased.cli.app import app
@@ -378,7 +380,7 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
     assert "trained on 768 tokens of corpus: loss" in said
     status, again = command(*arguments)
     assert status == 0
-    assert "step" not in again
+    assert "step 6/6" not in again
     assert again.startswith("finished before: trained on 768 tokens")
 
 
@@ -393,6 +395,8 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
         (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
         (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),
         (["--steps", "2", "--batch-size", "9999"], 1, "less than one batch"),
+        (["--batch-size", "4", "--seq-len", "300000"], 1, "no window of --seq-len 300000; a length up to"),
+        (["--batch-size", "4", "--seq-len", "300000"], 1, "would do, or --no-crossing, which pads"),
         (
             ["--batch-size", "4", "--seq-len", "32", "--set", "num_attention_heads=0"],
             1,
@@ -414,7 +418,24 @@ def test_the_command_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("rebased.training.language.train.train", stop)
     found = command("--out", str(tmp_path / "run"))
-    assert found == (130, "error: stopped; the same command goes on from the last checkpoint")
+    assert found == (130, "error: stopped; the same command begins again: there is no checkpoint")
+
+
+def test_the_command_says_at_once_that_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was said until the step had ended, nor from which step the same command goes on."""
+    original, calls = Trainer.training_step, list[int]()
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+    status, said = command("--out", str(tmp_path / "run"), "--steps=5", "--seq-len=32", "--batch-size=4")
+    assert status == 130
+    assert "stopping after this step; Ctrl-C again stops now" in said
+    assert said.endswith("error: stopped; the same command goes on after step 3")
 
 
 def test_history_leaves_out_time_alone(finished: Path) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rebased.hf import RebasedForCausalLM
     from rebased.training.language.trainer import LanguageTrainer
 
-__all__ = ["Report", "Started", "train"]
+__all__ = ["Report", "Started", "Stopping", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,13 @@ class Started:
     layout: Layout
 
 
-Report = Callable[[Started | StepRecord], None]
-"""Called in the main process only."""
+@dataclass(frozen=True)
+class Stopping:
+    """A signal asked to stop: training ends with the step that it is at, or at once after another signal."""
+
+
+Report = Callable[[Started | StepRecord | Stopping], None]
+"""Called in the main process only; with `Stopping` from another thread, while the main one goes on."""
 
 
 def train(
@@ -120,7 +125,10 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
     describe = partial(_describe, job, num_parameters, dataclasses.asdict(describe_environment(place)))
     utilisation = _utilisation(job, model, place)
 
-    with open_records(job, first_step) as records, stopping_after_a_step(processes.count == 1) as stop:
+    with (
+        open_records(job, first_step) as records,
+        stopping_after_a_step(processes.count == 1, announce=lambda: report(Stopping())) as stop,
+    ):
 
         def write(record: StepRecord) -> None:
             records.write(record)

@@ -27,6 +27,8 @@ PARAMETERS = {
 }
 GAMMAS = [name for name, title in PARAMETERS.items() if "γ" in title]
 
+WITHOUT_DECAY = "#c2691c"
+
 _CONTROL = {"seq_len": 256, "d_model": 64, "learning_rate": 3e-3, "seed": 42}
 CONTROLS: dict[str, dict[str, Any]] = {
     "smoke": {"seq_len": 32, "d_model": 16, "learning_rate": 1e-2, "seed": 42},
@@ -74,20 +76,21 @@ def _decay_alone(run: Run) -> list[float]:
 
 def present(data: Data) -> Section:
     runs, without_decay = data["runs"], data.get("without_decay", [])  # which earlier findings do not have
-    parts = [*(_by_recipe(runs) if runs else []), *_without_decay(without_decay, runs)]
+    parts = [*(_by_recipe(runs, without_decay) if runs else []), *_without_decay(without_decay, runs)]
     return Section("Figure 10: what norm and affine learn", tuple(parts))
 
 
-def _by_recipe(runs: Sequence[Data]) -> list[Any]:
+def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
     widest = max(run["d_model"] for run in runs)
     chosen = [run for run in runs if run["d_model"] == widest]
     return [
         "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
         f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length (dotted). "
-        f"{_stopped(runs)} Drawn are means, with a band of one standard deviation, of each length's most accurate run.",
+        f"{_stopped(runs)} Drawn are means, with a band of one standard deviation, of each length's most accurate run"
+        f"{', and of the run without weight decay' if controls else ''}.",
         _decay(runs),
         _table(_CAPTION, runs),
-        Picture("figure10", _draw(chosen), f"Figure 10: γ and β over epochs, d = {widest}"),
+        Picture("figure10", _draw(chosen, controls), f"Figure 10: γ and β over epochs, d = {widest}"),
     ]
 
 
@@ -157,24 +160,31 @@ def _moments(values: Sequence[float | None]) -> str:
     return "not finite" if mean is None or sd is None else f"{mean:.3f} ± {sd:.3f}"
 
 
-def _draw(runs: Sequence[Data]) -> "Figure":
+def _draw(runs: Sequence[Data], controls: Sequence[Data]) -> "Figure":
     figure, panels = new_figure(len(PARAMETERS), "mean over features", width=2.7)
     lengths = sorted({run["seq_len"] for run in runs})
     for panel, (name, title) in zip(panels, PARAMETERS.items(), strict=True):
         for length, colour in zip(lengths, SHADES, strict=False):
             run = max((run for run in runs if run["seq_len"] == length), key=lambda run: float(run["accuracy"]))
-            moments = [[np.nan if x is None else x for x in pair] for pair in run["watched"][name]]
-            mean, sd = np.array([[float("γ" in title), 0.0], *moments]).T
-            epochs = [0, *run["epochs"]]
-            panel.plot(epochs, mean, color=colour, label=f"{length} tokens")
-            panel.fill_between(epochs, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
+            _draw_run(panel, run, name, colour, f"{length} tokens")
             if "γ" in title:
-                panel.plot(epochs, [1.0, *run["decay_alone"]], color=colour, linestyle="--", linewidth=1)
+                panel.plot([0, *run["epochs"]], [1.0, *run["decay_alone"]], color=colour, linestyle="--", linewidth=1)
+        for run in controls:
+            label = f"{run['seq_len']} tokens, d = {run['d_model']}, no decay"
+            _draw_run(panel, run, name, WITHOUT_DECAY, label)
         panel.axhline(FIGURE_10["gamma" if "γ" in title else "beta"], color="#3b3b3b", linestyle=":", linewidth=1)
         panel.set(title=title, xlabel="epoch")
         panel.xaxis.get_major_locator().set_params(integer=True)
     tidy(figure, panels)
     return figure
+
+
+def _draw_run(panel: Any, run: Data, name: str, colour: str, label: str) -> None:
+    moments = [[np.nan if x is None else x for x in pair] for pair in run["watched"][name]]
+    mean, sd = np.array([[float(name in GAMMAS), 0.0], *moments]).T
+    epochs = [0, *run["epochs"]]
+    panel.plot(epochs, mean, color=colour, label=label)
+    panel.fill_between(epochs, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
 
 
 FIGURE10 = Experiment(

@@ -9,8 +9,12 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+from interpreter import hasten
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+    if find_spec("triton"):
+        hasten()
 
 # jaxtyping's checks at runtime break fullgraph compilation, so they cover what torch never traces into.
 _INSIDE_THE_OPERATOR = (

@@ -1,14 +1,13 @@
 """Welch's test from means and standard deviations: whether two means differ, the variances being what they are."""
 
 import math
+from functools import cache
 
 import numpy as np
 
 from rebased.analysis.checks import check_positive
 
 __all__ = ["welch_p"]
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
 
 
 def welch_p(mean_a: float, sd_a: float, num_a: int, mean_b: float, sd_b: float, num_b: int) -> float:
@@ -36,6 +35,13 @@ def _two_sided(t: float, degrees: float) -> float:
 
 def _integral(start: float, degrees: float) -> float:
     """∫ cos^(ν - 1) from ``start`` to π/2, for ν ≥ 1."""
+    nodes, weights = _quadrature()
     half = (math.pi / 2 - start) / 2
-    angles = start + half * (_NODES + 1)
-    return float(half * (_WEIGHTS * np.cos(angles) ** (degrees - 1)).sum())
+    angles = start + half * (nodes + 1)
+    return float(half * (weights * np.cos(angles) ** (degrees - 1)).sum())
+
+
+@cache
+def _quadrature() -> tuple[np.ndarray, np.ndarray]:
+    """Not on import: the nodes are eigenvalues, which take seconds while other processes keep all processors busy."""
+    return np.polynomial.legendre.leggauss(400)

@@ -388,6 +388,23 @@ def test_replicas(variant: str, masked: bool, num_positions: int | None, shared:
     assert_same(list(inside.values()), expected)
 
 
+@pytest.mark.usefixtures("_forget_compilations")
+def test_replicas_compiled_for_any_number() -> None:
+    """A mask that all share makes heads of replicas. That keys have fewer was then a symbol, which torch refused."""
+    mixer, mask = layer("grouped"), random_mask(B, T)
+
+    def run(params: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(mixer, params, (x,), {"key_mask": mask})
+
+    compiled = torch.compile(vmap(run), fullgraph=True, backend="aot_eager")
+    for number in (3, 2):
+        params, _ = stack_module_state([layer("grouped", seed) for seed in range(number)])
+        xs = randn(number, B, T, D_MODEL)
+        for x in (*params.values(), xs):
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+        assert_same(compiled(params, xs), vmap(run)(params, xs))
+
+
 def test_replicas_drop_different_weights() -> None:
     mixer = Attention(6, dropout=0.5).double()
     params, _ = stack_module_state([mixer, mixer])

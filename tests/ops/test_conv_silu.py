@@ -141,6 +141,14 @@ def test_nothing(backend: str, shape: tuple[int, int, int]) -> None:
     assert not dweight.any()
 
 
+def test_nothing_compiled() -> None:
+    """The weight's gradient once had the weight's own strides there, and compiled code raised AssertionError."""
+    x, weight, bias, _ = draw((0, 5, 3, 4))
+    weight = weight.mT.contiguous().mT[None]
+    operator = torch.ops.rebased.conv_silu_backward.default
+    torch.library.opcheck(operator, (x[:, :, None], x[:, :, None], weight, bias[None], "torch"))
+
+
 @BACKENDS
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (None, 0, 0), (2, None, None), (1, 2, 1)], ids=str)
 def test_vmap(backend: str, in_dims: tuple[int | None, ...]) -> None:

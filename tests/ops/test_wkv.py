@@ -16,6 +16,7 @@ from torch.func import grad, jacrev, vmap
 
 from rebased.ops import backends
 from rebased.ops.triton import wkv as triton_wkv
+from rebased.ops.triton.rows import with_rows
 from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, compiled
 from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
 from transform_cases import looped, tensors, with_grads
@@ -522,6 +523,14 @@ def test_nothing_to_do(sizes: tuple[int, int, int]) -> None:
     assert actual["out"].shape == sizes
     expected = problem.leaves["numerator"] * problem.leaves["maximum"].exp()
     assert torch.equal(actual["numerator"], expected)
+
+
+def test_tokens_far_apart_are_copied() -> None:
+    """Offsets within a tile have 32 bits. Where they overflowed, the kernels read memory that was no one's."""
+    far = torch.empty_strided((1, 17, 1, 4), (17 << 27, 1 << 27, 4, 1), device="meta")
+    assert with_rows(far).stride() == (68, 4, 4, 1)
+    near = torch.empty_strided((1, 17, 1, 4), (17 << 26, 1 << 26, 4, 1), device="meta")
+    assert with_rows(near) is near
 
 
 def test_initial_state() -> None:

@@ -86,7 +86,8 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, backend: str) -> Tensor:
 def _backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, backend: str) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, the weight and the bias."""
     if x.numel() == 0:
-        return torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
+        # Without gaps, as promised to compiled code, whatever the weight's strides.
+        return torch.empty_like(x), weight.new_zeros(weight.shape), bias.new_zeros(bias.shape)
     if _runs_on_triton(backend, x, weight):
         from rebased.ops.triton import conv_silu
 

@@ -53,7 +53,7 @@ def softmax_weights(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """For q (B, H, P, D), k and v (B, Hk, S, D) and a mask (1 or B, 1, P, S)."""
-    grouped = q.shape[1] != k.shape[1]
+    grouped = bool(q.shape[1] != k.shape[1])  # torch takes no symbol for it
     backends = None
     if _vmap_is_left():
         backends = [SDPBackend.MATH]

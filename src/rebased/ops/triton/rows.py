@@ -2,10 +2,13 @@
 
 from torch import Tensor
 
+MAX_TIME_STRIDE = 2**31 // 16
+"""Kernels find up to 16 tokens from one pointer, with offsets in 32 bits."""
+
 
 def has_rows(x: Tensor) -> bool:
-    """Whether a token's numbers lie side by side."""
-    return x.stride(-1) == 1 or x.shape[-1] == 1
+    """Whether a token's numbers lie side by side, and not too far from the next one's."""
+    return (x.stride(-1) == 1 or x.shape[-1] == 1) and x.stride(1) < MAX_TIME_STRIDE
 
 
 def with_rows(x: Tensor) -> Tensor:

@@ -320,3 +320,15 @@ def test_how_often_rebased_is_the_best_of_a_budget() -> None:
 RATES_OF_REBASED = ((1e-3, 16, 0.1), (3e-3, 16, 0.9), (1e-3, 24, 0.1), (3e-3, 24, 0.2), (1e-3, 32, 0.5))
 RATES_OF_BASED = ((1e-3, 16, 0.6), (3e-3, 16, 0.6), (1e-3, 24, 0.3), (3e-3, 24, 0.4))
 """Learning rate, width and accuracy."""
+
+
+def test_figure_3_has_the_papers_beside_ours() -> None:
+    """At the widths that ours have; nothing where the paper has no such sizes."""
+    runs = runs_of("x2", {16: [0.1, 0.2], 24: [0.3, 0.5]})
+    (picture,) = TABLE1.present(measured(TABLE1, runs)).pictures
+    ours, theirs = picture.figure.axes
+    assert (ours.get_title(), theirs.get_title()) == ("256 tokens", "256 tokens, the paper's")
+    assert list(ours.lines[0].get_ydata()) == pytest.approx([0.15, 0.4])
+    assert list(theirs.lines[0].get_ydata()) == [0.05, 0.47]
+    (picture,) = TABLE1.present(measured(TABLE1, [make_run("x2", 0.1, seq_len=32)])).pictures
+    assert [panel.get_title() for panel in picture.figure.axes] == ["32 tokens"]

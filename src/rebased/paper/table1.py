@@ -1,7 +1,7 @@
 """Table 1 and Figure 3: which part of ReBased does what, at two lengths and four widths."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +42,13 @@ def present(data: Data) -> Section:
         parts += pairs_parts(length, data["comparisons"][str(length)])
         parts += gaps_table(length, data["cells"])
         parts.append(_stuck_table(length, cells))
-    parts.append(Picture("figure3", _draw(data["cells"], lengths), "Figure 3: accuracy over width, for each kernel"))
+    parts.append(
+        Picture(
+            "figure3",
+            _draw(data["cells"], lengths),
+            "Figure 3: accuracy over width, for each kernel; bands are one standard deviation",
+        )
+    )
     return Section("Table 1 and Figure 3: ablation", tuple(parts), ablation_claims(data))
 
 
@@ -157,27 +163,44 @@ def _stuck(cell: Data | None) -> Cell:
     return Cell(f"{text} ({statistics.fmean(others):.2f})" if others else text)
 
 
+Curve = Mapping[int, tuple[float, float]]
+"""Mean and standard deviation by width."""
+
+
 def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":
-    figure, axes = new_figure(len(lengths), "accuracy")
-    for panel, length in zip(axes, lengths, strict=True):
-        for stack, name in KERNELS.items():
-            mine = sorted(
-                (cell for cell in cells if (cell["stack"], cell["seq_len"]) == (stack, length)),
-                key=lambda cell: int(cell["d_model"]),
-            )
-            if not mine:
-                continue
-            x, y = [cell["d_model"] for cell in mine], np.array([cell["mean"] for cell in mine])
-            spread = np.array([cell["sd"] or 0.0 for cell in mine])
-            panel.plot(x, y, "o-", color=COLOURS[stack], label=name, linewidth=2, markersize=4)
-            if len(x) > 1:
-                panel.fill_between(x, y - spread, y + spread, color=COLOURS[stack], alpha=0.12, linewidth=0)
-            else:
-                panel.errorbar(x, y, spread, color=COLOURS[stack], alpha=0.5, capsize=3)
-        panel.set(title=f"{length} tokens", xlabel="d_model", ylim=(-0.02, 1.02))
+    """Of each length ours and, at the same widths, the paper's."""
+    by_panel: dict[str, Mapping[str, Curve]] = {}
+    for length in lengths:
+        here = [cell for cell in cells if cell["seq_len"] == length]
+        ours: dict[str, dict[int, tuple[float, float]]] = {}
+        for cell in sorted(here, key=lambda cell: int(cell["d_model"])):
+            ours.setdefault(cell["stack"], {})[cell["d_model"]] = cell["mean"], cell["sd"] or 0.0
+        by_panel[f"{length} tokens"] = ours
+        theirs = {
+            stack: {size: TABLE_1[stack][length][size] for size in mine if size in TABLE_1[stack].get(length, {})}
+            for stack, mine in ours.items()
+        }
+        if any(theirs.values()):
+            by_panel[f"{length} tokens, the paper's"] = {stack: curve for stack, curve in theirs.items() if curve}
+    figure, panels = new_figure(len(by_panel), "accuracy")
+    for panel, (title, curves) in zip(panels, by_panel.items(), strict=True):
+        _draw_curves(panel, curves)
+        panel.set(title=title, xlabel="d_model", ylim=(-0.02, 1.02))
         panel.set_xticks(sorted({cell["d_model"] for cell in cells}))
-    tidy(figure, axes)
+    tidy(figure, panels)
     return figure
+
+
+def _draw_curves(panel: Any, curves: Mapping[str, Curve]) -> None:
+    for stack, name in KERNELS.items():
+        if stack not in curves:
+            continue
+        x, (y, spread) = list(curves[stack]), np.array(list(curves[stack].values())).T
+        panel.plot(x, y, "o-", color=COLOURS[stack], label=name, linewidth=2, markersize=4)
+        if len(x) > 1:
+            panel.fill_between(x, y - spread, y + spread, color=COLOURS[stack], alpha=0.12, linewidth=0)
+        else:
+            panel.errorbar(x, y, spread, color=COLOURS[stack], alpha=0.5, capsize=3)
 
 
 TABLE1 = Experiment(name="table1", title="Ablation (with Figure 3)", grids=GRIDS, measure=measure, present=present)

@@ -62,7 +62,7 @@ def _best(length: int, data: Data) -> Claim:
     if lost:
         verdict = "differs"
     elif won:
-        verdict = "in part" if open_ or len(won) < len(KERNELS) - 1 else "agrees"
+        verdict = "agrees" if len(won) == len(KERNELS) - 1 else "in part"
     else:
         verdict = "not shown"
     return Claim(theirs, " ".join(said), verdict)

@@ -16,6 +16,7 @@ from rebased.layers import KERNELS, MIXERS
 from rebased.paper.ablation import KERNELS as TABLE_1_NAMES
 from rebased.paper.ablation import STUCK
 from rebased.paper.figure1 import MIXERS as FIGURE_1_NAMES
+from rebased.paper.language_runs import NAMES as TABLE_2_NAMES
 from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
 from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_3
 from rebased.paper.registry import EXPERIMENTS
@@ -321,3 +322,27 @@ def test_the_docs_quote_table_3() -> None:
     assert f"by {difference['mean']:.3f} ± {difference['sd']:.3f} (the paper: 0.016)" in text
     seconds = f"{findings['num_finished']} runs in {findings['seconds']:.0f} seconds of the card"
     assert seconds in prose("docs/reproduction.md")
+
+
+def test_the_docs_quote_table_2() -> None:
+    runs = json.loads((ROOT / "results" / "small" / "table2.json").read_text())["data"]["runs"]
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    for family, name in TABLE_2_NAMES.items():
+        mine = [run["perplexity"] for run in runs if run["model"] == f"{family}-medium"]
+        columns = ([each[kind] for each in mine] for kind in ("all", "ar", "non_ar"))
+        shown = (f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}" for values in columns)
+        assert f"| {name} ({len(mine)} seeds) | {' | '.join(shown)} |" in text
+
+
+def test_the_docs_say_what_it_cost() -> None:
+    """Minutes of each experiment, and how many runs have none."""
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    rows = re.findall(r"^\| (`.*) \| ([\d.]+)(.*) \| (\d+) of (\d+) \|$", text, flags=re.MULTILINE)
+    costs = {name: row for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert costs.keys() == {experiment.name for experiment in EXPERIMENTS.values() if experiment.configs("small")}
+    for name, (_, minutes, untimed, finished, asked) in costs.items():
+        findings = json.loads((ROOT / "results" / "small" / f"{name}.json").read_text())
+        assert minutes == f"{findings['seconds'] / 60:.1f}"
+        assert (untimed != "") == (findings.get("num_untimed", 0) > 0)
+        assert int(finished) == findings["num_finished"]
+        assert int(asked) in {findings["num_runs"], len(EXPERIMENTS[name].configs("small"))}

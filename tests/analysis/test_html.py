@@ -11,6 +11,7 @@ from page_checker import PageChecker
 from rebased.analysis.html import (
     Html,
     bullets,
+    claims,
     command,
     definitions,
     folded,
@@ -22,7 +23,7 @@ from rebased.analysis.html import (
     section,
     table,
 )
-from rebased.analysis.pages import Cell, Picture, Table
+from rebased.analysis.pages import Cell, Claim, Picture, Table
 
 EVIL = "<script>alert('&')</script> \" onclick=\"x"
 
@@ -164,3 +165,17 @@ def test_text_is_escaped(make: Callable[[], Html]) -> None:
     assert "<script" not in html
     assert not re.search(r'"[^<>]*" onclick="', html.replace("&quot;", ""))
     assert EVIL in checker.text
+
+
+def test_claims_stand_beside_what_is_said_of_them() -> None:
+    given = Claim("It is <best>.", "It is not & was not.", "in part")
+    html = claims([("Table 1", "table1", given)])
+    assert '<span class="verdict in-part">in part</span>' in html
+    assert 'It is &lt;best&gt;. <a href="#table1">Table 1</a>' in html
+    assert "<p>It is not &amp; was not.</p>" in html
+    assert PageChecker(html).words == "in part It is <best>. Table 1 It is not & was not."
+
+
+def test_a_claim_has_a_verdict_that_is_known() -> None:
+    with pytest.raises(ValueError, match="verdict='true' is unknown; it may be 'agrees'"):
+        Claim("It is.", "It is.", "true")

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from rebased.analysis.pages import Section, Table
+from rebased.analysis.pages import Claim, Section, Table
 from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.section import print_section
 
@@ -82,3 +82,9 @@ def test_section_on_a_terminal_and_in_a_file() -> None:
     assert said_by(terminal).count("[0.52, 0.64]") == 4
     assert all(len(line) <= 80 for line in lines)
     assert SENTENCE in said_by(file).splitlines()
+
+
+def test_claims_end_a_section() -> None:
+    file = console(60, terminal=False)
+    print_section(Section("Table 1", (), (Claim("It is best.", SENTENCE, "in part"),)), file)
+    assert said_by(file).splitlines()[-3:] == ["The paper: It is best.", f"Here (in part): {SENTENCE}", ""]

@@ -59,6 +59,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert status == 0, said
     assert "Table 1 and Figure 3: ablation" in said
     assert "3 of 3 counts are the paper's to the unit." in said
+    assert said.count("The paper: ") == 1  # of the counts: smoke says nothing of what is true
     assert "table1: scale smoke (a minute on a CPU: whether it works, not what is true); 4 of 4 runs" in said
     assert (tmp_path / "new" / "smoke" / "figure3.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "new" / "smoke" / "figure3.svg").exists()

@@ -1,10 +1,12 @@
 """Figures 1 and 7: what is said of stacks cell by cell."""
 
+import dataclasses
 from pathlib import Path
 
+import pytest
 from paper_cases import make_run
 
-from rebased.analysis.pages import Table
+from rebased.analysis.pages import Claim, Section, Table
 from rebased.paper.by_length import compare_in_cells
 from rebased.paper.experiment import Experiment, Material
 from rebased.paper.figure1 import FIGURE1
@@ -12,36 +14,105 @@ from rebased.paper.figure7 import FIGURE7
 from rebased.runs import Run
 
 
-def presented(experiment: Experiment, *runs: Run) -> tuple[list[str], list[Table]]:
+def presented(experiment: Experiment, *runs: Run) -> tuple[Section, list[Table]]:
     material = Material(scale="small", runs=runs, out=Path("nowhere"), device="cpu")
-    parts = experiment.present(experiment.measure(material)).parts
-    return [part for part in parts if isinstance(part, str)], [part for part in parts if isinstance(part, Table)]
+    section = experiment.present(experiment.measure(material))
+    return section, [part for part in section.parts if isinstance(part, Table)]
+
+
+def claims_of(experiment: Experiment, *runs: Run) -> dict[str, Claim]:
+    """By the beginning of what the paper says."""
+    return {" ".join(claim.theirs.split()[:2]): claim for claim in presented(experiment, *runs)[0].claims}
 
 
 def test_beyond_where_runs_stop_none_is_higher() -> None:
     """Of three widths one is level, though both have more than 0.99; a fourth only one of them has."""
     based = {16: 0.2, 24: 0.5, 32: 0.995, 48: 0.9}
     rebased = {16: 0.1, 24: 0.8, 32: 0.992}
-    texts, _ = presented(
+    claims = claims_of(
         FIGURE1,
         *(make_run("based", accuracy, d_model=size) for size, accuracy in based.items()),
         *(make_run("rebased", accuracy, d_model=size) for size, accuracy in rebased.items()),
     )
-    assert texts[-1].startswith(
+    said = claims["ReBased outperforms"]
+    assert said.ours.startswith(
         "ReBased beside Based: higher in 1, lower in 1 and level in 1 of 3 cells, by +0.067 on average"
     )
+    assert said.ours.endswith("p = 1; so few that are not level cannot give less than 0.5).")
+    assert said.verdict == "not shown"
 
 
 def test_stacks_that_share_no_cell_are_not_compared() -> None:
     runs = make_run("attention", 0.5, d_model=16), make_run("conv_attention", 0.5, d_model=24)
-    texts, (table,) = presented(FIGURE7, *runs)
-    assert len(texts) == 1
-    assert [cell.text for cell in table.rows[0]] == ["Attention", "0.50", "not run"]
-    assert compare_in_cells([], "attention", "conv_attention") == ""
+    section, (table,) = presented(FIGURE7, *runs)
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["Attention", "0.50", "not run"],
+        ["ConvAttention", "not run", "0.50"],
+        ["RWKV", "not run", "not run"],
+        ["ConvRWKV", "not run", "not run"],
+    ]
+    assert [claim.verdict for claim in section.claims] == ["not run", "not run"]
+    assert compare_in_cells([], "attention", "conv_attention") is None
 
 
 def test_hybrids_stand_beside_what_they_are_made_of() -> None:
     runs = (make_run(stack, accuracy) for stack, accuracy in (("rwkv", 0.1), ("conv_rwkv", 0.4)))
-    texts, (table,) = presented(FIGURE7, *runs)
-    assert texts[-1].startswith("ConvRWKV beside RWKV: higher in 1, lower in 0 and level in 0 of 1 cells, by +0.300")
+    section, (table,) = presented(FIGURE7, *runs)
+    ours = section.claims[1].ours
+    assert ours.startswith("RWKV beside ConvRWKV: higher in 0, lower in 1 and level in 0 of 1 cells, by -0.300")
     assert table.caption == "256 tokens, 1 seed"
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.1, "agrees"), (-0.1, "differs")])
+def test_six_cells_can_show_which_is_better(gain: float, verdict: str) -> None:
+    """All six on one side: 2 of 2⁶ flips are as far."""
+    sizes = (16, 24, 32, 48, 64, 128)
+    runs = [
+        make_run(stack, x, d_model=size) for stack, x in (("based", 0.5), ("rebased", 0.5 + gain)) for size in sizes
+    ]
+    said = claims_of(FIGURE1, *runs)["ReBased outperforms"]
+    assert said.verdict == verdict
+    assert said.ours.endswith("(sign-flip test over cells: p = 0.031).")
+
+
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.1, "agrees"), (0.95, "differs")])
+def test_one_run_that_learns_refutes_that_all_fail(accuracy: float, verdict: str) -> None:
+    runs = make_run("mamba", accuracy, d_model=64), make_run("mamba_published", 0.0, d_model=64)
+    claims = claims_of(FIGURE1, *runs)
+    assert (claims["Mamba fails"].verdict, claims["RWKV fails"].verdict) == (verdict, "not run")
+    assert "No more than 256 tokens were tried." in claims["Mamba fails"].ours
+
+
+@pytest.mark.parametrize(
+    ("attention", "based", "verdict"), [(1.0, 0.3, "agrees"), (1.0, 0.95, "differs"), (0.2, 0.1, "differs")]
+)
+def test_the_longest_and_narrowest(attention: float, based: float, verdict: str) -> None:
+    runs = [
+        make_run(stack, x, seq_len=2048, d_model=64) for stack, x in (("conv_attention", attention), ("based", based))
+    ]
+    assert claims_of(FIGURE1, *runs)["At 2048"].verdict == verdict
+    assert claims_of(FIGURE1, runs[1])["At 2048"].verdict == "not run"
+
+
+def test_what_the_paper_has_besides_is_said() -> None:
+    few = [make_run("based", 0.5, seq_len=256, d_model=64)]
+    assert (
+        "The paper also has the lengths 128, 512, 1024 and 2048, the widths 128, 256 and 512, the learning rates "
+        "0.0005, 0.003 and 0.01 and 4 more seeds. Of these nothing is said here."
+    ) in presented(FIGURE1, *few)[0].parts
+    other_sizes, _ = presented(FIGURE1, make_run("based", 0.5, seq_len=32, d_model=16))
+    assert not [part for part in other_sizes.parts if isinstance(part, str) and part.startswith("The paper also has")]
+
+
+def test_versions_of_the_code_are_told_apart() -> None:
+    """By a digest of its files or, of older runs, by the commit."""
+
+    def by(stack: str, **made_with: str) -> Run:
+        run = make_run(stack, 0.5, d_model=64)
+        return dataclasses.replace(run, result=run.result | {"made_with": made_with})
+
+    alike, _ = presented(FIGURE1, by("based", source="a", commit="1"), by("rebased", source="a", commit="2"))
+    assert not [part for part in alike.parts if isinstance(part, str) and "versions of the code" in part]
+    differing, _ = presented(FIGURE1, by("rebased", source="a"), by("based", commit="b"), by("mamba", source="a"))
+    (said,) = [part for part in differing.parts if isinstance(part, str) and "versions of the code" in part]
+    assert said.startswith("These runs were made by 2 versions of the code: Based by 1; ReBased by 2; Mamba by 2.")

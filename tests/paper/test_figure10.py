@@ -148,3 +148,25 @@ def test_findings_without_a_control_say_so() -> None:
         *_, last = FIGURE10.section(findings).parts
         assert str(last).startswith("A run without weight decay")
         assert str(last).endswith("is not finished.")
+
+
+def verdicts(*runs: Run) -> list[str]:
+    """Of γ, and of β, whose means are the same here."""
+    return [claim.verdict for claim in FIGURE10.present(measure(*runs)).claims]
+
+
+def test_where_gamma_settles() -> None:
+    """Near 0.13 at all, some or none of the learning rates; runs that ended early have not settled."""
+    near, far = run_of([0.9, 0.5, 0.15]), run_of([0.9, 0.5, 0.01], learning_rate=0.01)
+    early, broken = run_of([0.9, 0.5]), run_of([0.9, 0.5, None])
+    assert verdicts(near) == verdicts(near, early) == verdicts(near, broken) == ["agrees", "differs"]
+    assert verdicts(near, far) == ["in part", "in part"]
+    assert verdicts(far) == ["differs", "agrees"]
+    assert verdicts(early) == verdicts(broken) == verdicts(CONTROL) == ["not run", "not run"]
+
+
+def test_what_decay_does_stands_beside_it() -> None:
+    gamma, beta = FIGURE10.present(measure(RECIPE, CONTROL)).claims
+    assert "by learning rate: from 0.700 to 0.700 at 0.03. That is about what weight decay alone leaves" in gamma.ours
+    assert "trained without it, one run ends at 1.250 (queries) and 1.250 (keys) after 3 epochs." in gamma.ours
+    assert "decay" not in beta.ours

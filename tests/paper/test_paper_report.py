@@ -52,10 +52,52 @@ def test_same_findings_give_the_same_page(html: str) -> None:
 
 
 def test_begins_with_what_there_is(html: str) -> None:
-    assert line_of(html, "table1") == [TABLE1.title, "partial", "228 of 264", "34.5", "small", "table1"]
-    assert line_of(html, "figure4") == [FIGURE4.title, "complete", "264 of 264", "34.5", "small", "figure4"]
-    assert line_of(html, "table4") == [TABLE4.title, "shown", "none", "", "small", "table4"]
+    assert line_of(html, "table1") == [f"Table 1: {TABLE1.title}", "partial", "228 of 264", "34.5", "small", "table1"]
+    assert line_of(html, "figure4") == [
+        f"Figure 4: {FIGURE4.title}",
+        "complete",
+        "264 of 264",
+        "34.5",
+        "small",
+        "figure4",
+    ]
+    assert line_of(html, "table4") == [f"Table 4: {TABLE4.title}", "shown", "none", "", "small", "table4"]
     assert line_of(html, "table9")[1:] == ["missing", "", "", "", "table9"]
+
+
+def test_begins_with_what_agrees_and_what_does_not(html: str) -> None:
+    """Also where it is only in the section's claims; what was not run is folded."""
+    said = PageChecker(html).words
+    top = said[: said.index("How to read this")]
+    for experiment, findings in entries():
+        if findings is not None:
+            for claim in experiment.present(dict(findings.data)).claims:
+                assert claim.theirs in top
+                assert claim.ours in top
+    assert re.search(r"\d+ claims: (agrees|in part) \d+, ", top)
+    assert top.index("Not run: ") < top.index("What the words mean") < top.index("What there is")
+
+
+def test_smoke_says_nothing_of_claims() -> None:
+    smoke = dataclasses.replace(ablation_findings(FIGURE4), scale="smoke")
+    claim = "ReBased works best across all hyperparameters"
+    counted = findings_of(TABLE4, almost_the_counts(), scale="smoke")
+    assert claim in words((FIGURE4, ablation_findings(FIGURE4)))
+    assert claim not in words((FIGURE4, smoke))
+    assert "Nothing here is of a scale that says anything of the paper's claims." in words((FIGURE4, smoke))
+    both = words((FIGURE4, smoke), (TABLE4, counted))
+    assert "1 claims: in part 1. Experiments of scale smoke are left out" in both
+
+
+def test_a_scale_that_has_grown_is_not_complete() -> None:
+    """Findings of fewer runs than the scale has now."""
+    whole = ablation_findings(FIGURE4)
+    grid = {"run": FIGURE4.grids["small"]["run"] | {"seq_len": 256}}
+    older = dataclasses.replace(whole, grid=grid, num_runs=240, num_finished=240)
+    html = render_paper_report([(FIGURE4, older)])
+    assert line_of(html, "figure4")[1:3] == ["partial", "240 of 264"]
+    assert "The scale has 24 runs by now that it had not when this was found" in html
+    assert "rebased paper run figure4 --scale small" in html
 
 
 def test_shows_what_experiments_present(html: str) -> None:

@@ -1,6 +1,7 @@
 """Table 2 of files as `rebased lm eval` writes them, also where little is known of a model."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import scipy.stats
 
 from rebased.analysis.pages import Table
 from rebased.paper.experiment import Material
+from rebased.paper.published import TABLE_2_TOKENS
 from rebased.paper.table2 import TABLE2
 
 RUN: dict[str, Any] = {
@@ -27,7 +29,7 @@ RUN: dict[str, Any] = {
 
 
 def tables_of(folder: Path, *runs: dict[str, Any]) -> list[dict[str, list[str]]]:
-    """By the text of the first column."""
+    """By the text of the first column; the last one says how they were made."""
     (folder / "lm").mkdir()
     for index, run in enumerate(runs):
         (folder / "lm" / f"{index}.json").write_text(json.dumps(run))
@@ -39,7 +41,7 @@ def tables_of(folder: Path, *runs: dict[str, Any]) -> list[dict[str, list[str]]]
 def test_means_and_spreads_over_seeds(tmp_path: Path) -> None:
     other = RUN | {"seed": 2, "perplexity": {"all": 22.0, "ar": 5.0, "non_ar": 62.0}}
     smaller = RUN | {"model": "attention-medium", "parameters": 52_000_000}
-    (rows,) = tables_of(tmp_path, RUN, other, RUN | {"model": "based"}, smaller, RUN | {"model": "other"})
+    rows, _ = tables_of(tmp_path, RUN, other, RUN | {"model": "based"}, smaller, RUN | {"model": "other"})
     sizes = ["156,992,256", "2,600,000,000"]
     assert list(rows) == [
         "Attention",
@@ -66,22 +68,22 @@ def test_better_is_said_where_the_test_says_so(tmp_path: Path) -> None:
     ]
     other_corpus = [RUN | {"seed": seed, "corpus": "elsewhere"} for seed in range(3)]
     other_recipe = [RUN | {"model": "based", "seed": seed, "training": None} for seed in range(3)]
-    _, pairs = tables_of(tmp_path, *runs, *other_corpus, *other_recipe)
+    _, pairs, _ = tables_of(tmp_path, *runs, *other_corpus, *other_recipe)
     logs = {model: np.log(perplexities) for model, (perplexities, _) in values.items()}
     p = scipy.stats.ttest_ind(logs["attention"], logs["rebased"], equal_var=False).pvalue
-    assert list(pairs) == ["attention over rebased"]
+    assert list(pairs) == ["Attention over ReBased"]
     (last,) = pairs.values()  # of three rows with one name
     assert last == ["non-AR", "+0.00 %", "1", "1", "no difference shown"]
-    rows = TABLE2.present(TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))).parts[-1].rows
+    rows = TABLE2.present(TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))).parts[-2].rows
     first = [cell.text for cell in rows[0]]
     ratio = np.exp(logs["attention"].mean() - logs["rebased"].mean()) - 1
-    assert first[1:] == ["all", f"{100 * ratio:+.2f} %", f"{p:.2g}", f"{3 * p:.2g}", "rebased better"]
+    assert first[1:] == ["all", f"{100 * ratio:+.2f} %", f"{p:.2g}", f"{3 * p:.2g}", "ReBased better"]
     assert 3 * p < 0.05
 
 
 def test_what_nobody_knows(tmp_path: Path) -> None:
     unknown = {"model": None, "seed": None, "tokens": None, "perplexity": {"all": 20.0, "ar": None, "non_ar": 20.0}}
-    (rows,) = tables_of(tmp_path, RUN | unknown)
+    rows, _ = tables_of(tmp_path, RUN | unknown)
     assert rows["unknown"] == ["156,992,256", "unknown", "1", "20.00", "—", "20.00"]
 
 
@@ -97,7 +99,7 @@ def test_only_what_compares_is_averaged(tmp_path: Path) -> None:
     for index, run in enumerate([RUN, *others]):
         (tmp_path / "lm" / f"{index}.json").write_text(json.dumps(run))
     data = TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))
-    (table,) = (part for part in TABLE2.present(data).parts if isinstance(part, Table))
+    table, _ = (part for part in TABLE2.present(data).parts if isinstance(part, Table))
     assert [row[0].text for row in table.rows].count("ReBased") == 7
     assert [row[0].text for row in table.rows].count("unknown") == 2
     assert {row[3].text for row in table.rows} == {"1", ""}
@@ -111,3 +113,56 @@ def test_one_run_twice_is_an_error(tmp_path: Path) -> None:
 def test_files_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"0\.json is no result of a language model: KeyError\('perplexity'\)"):
         tables_of(tmp_path, {name: value for name, value in RUN.items() if name != "perplexity"})
+
+
+def test_how_they_were_made_is_said(tmp_path: Path) -> None:
+    environment = {"device_name": "NVIDIA H200", "commit": "0123456789abcdef", "python": "3.12", "triton": None}
+    other = RUN | {"seed": 2, "training": RUN["training"] | {"environment": environment | {"commit": "fedcba9876543"}}}
+    *_, made = tables_of(tmp_path, RUN | {"training": RUN["training"] | {"environment": environment}}, other)
+    assert made == {
+        "device_name": ["NVIDIA H200"],
+        "commit": ["0123456789ab (1 of 2), fedcba987654 (1 of 2)"],
+        "triton": ["None"],
+        "training learning_rate": ["0.001"],
+        "evaluation split": ["validation"],
+        "evaluation length": ["4096"],
+        "evaluation recurrence": ["bigram"],
+    }
+
+
+def claims_of(folder: Path, values: dict[str, Sequence[float]], tokens: int) -> list[str]:
+    """Verdicts on AR, all and non-AR tokens, of models that are alike in all three."""
+    (folder / "lm").mkdir()
+    for model, perplexities in values.items():
+        for seed, x in enumerate(perplexities):
+            perplexity = dict.fromkeys(("all", "ar", "non_ar"), x)
+            run = RUN | {"model": model, "seed": seed, "tokens": tokens, "perplexity": perplexity}
+            (folder / "lm" / f"{model}-{seed}.json").write_text(json.dumps(run))
+    data = TABLE2.measure(Material(scale="smoke", runs=(), out=folder, device="cpu"))
+    return [claim.verdict for claim in TABLE2.present(data).claims]
+
+
+LOW, MIDDLE, HIGH = (10.0, 10.1, 10.2), (15.0, 15.1, 15.2), (20.0, 20.1, 20.2)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdicts"),
+    [
+        ({"attention": LOW, "based": HIGH, "rebased": MIDDLE}, ["agrees", "differs", "differs"]),
+        ({"attention": HIGH, "based": MIDDLE, "rebased": LOW}, ["differs", "agrees", "agrees"]),
+        ({"attention": HIGH, "based": LOW, "rebased": LOW}, ["differs", "in part", "in part"]),
+        ({"attention": LOW, "based": LOW, "rebased": LOW}, ["not shown"] * 3),
+        ({"attention": LOW, "rebased": LOW}, ["not run"] * 3),
+        ({}, ["not run"] * 3),
+    ],
+    ids=["attention best", "rebased best", "rebased as based", "alike", "one missing", "none"],
+)
+def test_claims_of_models_trained_as_long(
+    values: dict[str, Sequence[float]], verdicts: list[str], tmp_path: Path
+) -> None:
+    assert claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 4) == verdicts
+
+
+def test_models_that_saw_far_less_do_not_test_them(tmp_path: Path) -> None:
+    values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
+    assert claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 100) == ["not shown"] * 3

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,8 @@ def test_section(trained: Path) -> None:
     assert [picture.name for picture in section.pictures] == ["figure5", "figure8"]
     assert [len(picture.figure.axes) for picture in section.pictures] == [4 + 1, 8 + 1]  # and a colour bar
     means, differences, *of_the_widest = tables_of(section)
-    assert [table.caption.partition(",")[2] for table in (means, of_the_widest[0])] == [" d = 12", " d = 24"]
+    captions = [table.caption for table in (means, of_the_widest[0])]
+    assert captions == ["Second layers, d = 12, 2 seeds", "Second layers, d = 24, 2 seeds"]
     assert len(of_the_widest) == 2
     rows = [[cell.text for cell in row] for row in means.rows]
     assert [row[0] for row in rows[::2]] == list(MODELS.values())
@@ -377,3 +379,43 @@ def test_pictures_show_small_attention() -> None:
     assert truth.images[0].get_array().tolist() == [[0, 1]]
     assert attention.images[0].get_array().tolist() == [[0.25, 0.75]]
     assert attention.images[0].norm(0.01) == pytest.approx(math.sqrt(0.01))
+
+
+def _verdicts(*models: Sequence[float]) -> list[str]:
+    """Of softmax attention above the others, and ReBased above Based, by IoU of each seed."""
+    runs = tuple(
+        _run(stack, seed, x) for stack, values in zip(MODELS, models, strict=False) for seed, x in enumerate(values)
+    )
+    return [
+        claim.verdict
+        for claim in TABLE3.present(_measured_from({run.folder.name: _entry(run) for run in runs}, runs)).claims
+    ]
+
+
+HIGH, LOW = (0.99, 0.98, 0.97, 0.99, 0.98, 0.97), (0.11, 0.12, 0.13, 0.11, 0.12, 0.14)
+
+
+@pytest.mark.parametrize(
+    ("models", "verdicts"),
+    [
+        ((HIGH, LOW, HIGH), ["not shown", "agrees"]),
+        ((HIGH, LOW, LOW), ["agrees", "not shown"]),
+        ((LOW, HIGH, LOW), ["not shown", "differs"]),
+        ((LOW, HIGH, HIGH), ["differs", "not shown"]),
+        ((HIGH[:1], LOW[:1], LOW[:1]), ["not shown", "not shown"]),
+        ((HIGH[:2], LOW[:2]), ["not run", "not run"]),
+    ],
+    ids=["rebased as attention", "as in the paper", "based best", "attention worst", "one seed", "no rebased"],
+)
+def test_what_is_said_of_the_papers_claims(models: Sequence[Sequence[float]], verdicts: list[str]) -> None:
+    assert _verdicts(*models) == verdicts
+
+
+def test_one_query_shows_nothing() -> None:
+    entry = {"num_pairs": 1, "truth": 1, "scores": [0.3, 0.5, 0.15, 0.05]}
+    runs = {stack: entry | {"stack": stack} for stack in MODELS}
+    (claim,) = FIGURE9.present({"runs": runs}).claims
+    assert claim.ours == "Of one query of one example: tokens above an even share Attention 1, Based 1 and ReBased 1."
+    assert claim.verdict == "not shown"
+    (claim,) = FIGURE9.present({"runs": dict(list(runs.items())[:2])}).claims
+    assert claim.verdict == "not run"

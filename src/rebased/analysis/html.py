@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, NewType
 from xml.etree import ElementTree
 
-from rebased.analysis.pages import Cell, Part, Picture, Table
+from rebased.analysis.pages import Cell, Claim, Part, Picture, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Html",
     "bullets",
+    "claims",
     "command",
     "definitions",
     "folded",
@@ -74,6 +75,7 @@ th, td { padding: .375rem .75rem; text-align: left; border-bottom: 1px solid var
 thead th { color: var(--faint); font-weight: 600; font-size: .86em; vertical-align: bottom; }
 tr > :first-child { position: sticky; left: 0; background: var(--paper); padding-left: 0; white-space: normal;
   min-width: 6.5rem; }
+tr > .number:first-child { min-width: 0; }
 tbody th { font-weight: 600; }
 .number { text-align: right; }
 .higher { color: var(--higher); background: color-mix(in srgb, var(--higher) var(--mark), transparent); }
@@ -89,12 +91,21 @@ figure { margin: 1.4rem 0; }
 .drawing > * { display: block; max-width: 100%; height: auto; stroke-linejoin: round; stroke-linecap: butt; }
 .drawing > img { width: 46rem; min-width: 26rem; }
 figcaption { margin-top: .4rem; }
+.claims { margin: 1rem 0; padding: 0; max-width: 60rem; list-style: none; }
+.claims > li { display: grid; grid-template-columns: 6rem 1fr; gap: 0 1.2rem; max-width: none; padding: .6rem 0;
+  border-bottom: 1px solid var(--line); }
+.claims p { margin: 0; max-width: none; }
+.claims .theirs { font-weight: 600; }
+.verdict { align-self: start; justify-self: start; padding: 0 .5rem; border-radius: 5px; font-size: .875rem;
+  color: var(--faint); background: color-mix(in srgb, var(--faint) var(--mark), transparent); }
+.verdict.agrees { color: var(--higher); background: color-mix(in srgb, var(--higher) var(--mark), transparent); }
+.verdict.differs { color: var(--lower); background: color-mix(in srgb, var(--lower) var(--mark), transparent); }
 details { margin: 1.4rem 0 0; }
 summary { cursor: pointer; color: var(--faint); }
 summary h3 { display: inline; font-weight: 600; }
 @media (max-width: 40rem) { main { margin: 0; padding: 1.2rem 1rem 2rem; border-radius: 0; box-shadow: none; }
   h1 { font-size: 1.45rem; } th, td { padding-inline: .5rem; }
-  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; } }
+  dl, .claims > li { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; } }
 @media print { body, main { background: none; box-shadow: none; } main { margin: 0; padding: 0; } }
 """
 
@@ -139,6 +150,21 @@ def command(text: str) -> Html:
 def bullets(items: Iterable[str]) -> Html:
     lines = "\n".join(f"<li>{escape(item)}</li>" for item in items)
     return Html(f"<ul>\n{lines}\n</ul>")
+
+
+def claims(found: Iterable[tuple[str, str, Claim]]) -> Html:
+    """Each with the name and the anchor of the section that it is taken from."""
+    lines = "\n".join(
+        f'<li><span class="verdict {_class_name(claim.verdict)}">{escape(claim.verdict)}</span>\n<div>'
+        f'<p class="theirs">{escape(claim.theirs)} <a href="#{escape(anchor)}">{escape(name)}</a></p>\n'
+        f"<p>{escape(claim.ours)}</p></div></li>"
+        for name, anchor, claim in found
+    )
+    return Html(f'<ul class="claims">\n{lines}\n</ul>')
+
+
+def _class_name(verdict: str) -> str:
+    return verdict.replace(" ", "-")
 
 
 def definitions(values: Mapping[str, str]) -> Html:

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TONES", "Cell", "Part", "Picture", "Section", "Table"]
+__all__ = ["TONES", "VERDICTS", "Cell", "Claim", "Part", "Picture", "Section", "Table"]
 
 TONES = ("", "higher", "lower", "faint")
 """How a cell differs from what it is compared with, if a test says so; faint is what matters less."""
+
+VERDICTS = {
+    "agrees": "These runs say the same, by the measure or the test that is named.",
+    "in part": "Some of it is so here; what is not, or is not shown, stands beside it.",
+    "not shown": "These runs neither show it nor refute it: too few, too small, or of no test. It may be true.",
+    "differs": "These runs say otherwise.",
+    "not run": "Nothing here speaks of it.",
+}
+"""What runs may say of a claim, and what is meant by it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,20 @@ class Picture:
     """Also what is said to those who cannot see it."""
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What was said elsewhere, and what our runs say of it."""
+
+    theirs: str
+    ours: str
+    verdict: str
+    """One of `VERDICTS`."""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict={self.verdict!r} is unknown; it may be {', '.join(map(repr, VERDICTS))}")
+
+
 Part = str | Table | Picture
 """A text is a paragraph."""
 
@@ -67,6 +90,8 @@ class Section:
 
     title: str
     parts: tuple[Part, ...]
+    claims: tuple[Claim, ...] = ()
+    """Those of the paper that it bears on."""
 
     @property
     def pictures(self) -> tuple[Picture, ...]:

@@ -3,6 +3,7 @@
 Examples: ``rebased paper list``, ``rebased paper run table1 --scale small``, ``rebased paper report``
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -99,7 +100,7 @@ def run(
             if not findings.is_empty:
                 section = experiment.section(findings.data)
                 _save_pictures(section, out / scale)
-                print_section(section, console)
+                print_section(section if findings.speaks_of_the_paper else replace(section, claims=()), console)
                 shown = True
         except KeyboardInterrupt:
             fail("stopped; the same command goes on from here", status=STOPPED)

@@ -22,6 +22,10 @@ def print_section(section: Section, console: Console) -> None:
             print_table(part, console)
         else:
             print_text(part, console)
+    for claim in section.claims:
+        console.print()
+        print_text(f"The paper: {claim.theirs}", console)
+        print_text(f"Here ({claim.verdict}): {claim.ours}", console)
     console.print()
 
 

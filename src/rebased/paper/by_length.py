@@ -2,18 +2,35 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rebased.analysis.pages import Cell, Picture, Table
+import numpy as np
+
+from rebased.analysis.pages import Cell, Claim, Picture, Table
+from rebased.analysis.sign_flip import SignFlip, sign_flip_test
 from rebased.paper.experiment import Data, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.recall_cells import describe_cells, seeds_text, spread_text
+from rebased.paper.recall_cells import describe_cells, listed, seeds_text, spread_text
 from rebased.paper.recipes import PAPER, SMOKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LENGTHS", "accuracy_tables", "compare_in_cells", "grids", "measure", "picture"]
+__all__ = [
+    "LENGTHS",
+    "InCells",
+    "accuracy_tables",
+    "claim_in_cells",
+    "compare_in_cells",
+    "grids",
+    "measure",
+    "picture",
+    "what_is_missing",
+]
+
+ALPHA = 0.05
 
 LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
 """Table 5: pairs of key and value by length."""
@@ -62,15 +79,13 @@ def measure(material: Material) -> Data:
 
 
 def accuracy_tables(cells: Sequence[Data], names: Mapping[str, str]) -> list[Table]:
-    """One for each length, rows by stack, columns by width."""
+    """One for each length, rows by stack, columns by width: what was not run is seen to be absent."""
     tables = []
+    sizes = sorted({cell["d_model"] for cell in cells})
     for length in sorted({cell["seq_len"] for cell in cells}):
         here = {(cell["stack"], cell["d_model"]): cell for cell in cells if cell["seq_len"] == length}
-        sizes = sorted({size for _, size in here})
         rows: list[list[Cell | str]] = [
-            [name, *(_entry(here.get((stack, size))) for size in sizes)]
-            for stack, name in names.items()
-            if any((stack, size) in here for size in sizes)
+            [name, *(_entry(here.get((stack, size))) for size in sizes)] for stack, name in names.items()
         ]
         caption = f"{length} tokens, {seeds_text(len(cell['seeds']) for cell in here.values())}"
         tables.append(Table.of(caption, ["model", *(f"d = {size}" for size in sizes)], rows))
@@ -84,30 +99,82 @@ def _entry(cell: Data | None) -> Cell:
     return Cell(spread_text(cell), note=f"learning rate {cell['learning_rate']:g} of {tried}")
 
 
-def compare_in_cells(cells: Sequence[Data], one: str, other: str) -> str:
-    """In how many cells that both stacks have the mean of one is higher; nothing if they share none.
+def what_is_missing(cells: Sequence[Data]) -> str:
+    """What the paper has and these cells have not; nothing where they are of other sizes, or have it all."""
+    here = {
+        "length": {cell["seq_len"] for cell in cells},
+        "width": {cell["d_model"] for cell in cells},
+        "learning rate": {float(rate) for cell in cells for rate in cell["by_rate"]},
+    }
+    theirs: dict[str, list[Any]] = {"length": list(LENGTHS), "width": WIDTHS, "learning rate": PAPER["learning_rate"]}
+    if here["length"].isdisjoint(theirs["length"]):
+        return ""
+    lacking = {name: [value for value in theirs[name] if value not in here[name]] for name in theirs}
+    said = [
+        f"the {name}{'s' if len(values) > 1 else ''} {listed(f'{value:g}' for value in values)}"
+        for name, values in lacking.items()
+        if values
+    ]
+    more_seeds = len(PAPER["seed"]) - max(len(cell["seeds"]) for cell in cells)
+    if more_seeds > 0:
+        said.append(f"{more_seeds} more {'seed' if more_seeds == 1 else 'seeds'}")
+    return f"The paper also has {listed(said)}. Of these nothing is said here." if said else ""
 
-    Runs end where they are good enough: what is beyond that says nothing of which is better.
-    """
+
+@dataclass(frozen=True)
+class InCells:
+    """How one stack's mean accuracy is above another's, cell by cell of those that both have."""
+
+    gains: tuple[float, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Of the claim that the one is better."""
+        if self._test.p_value >= ALPHA:
+            return "not shown"
+        return "agrees" if self._test.mean_difference > 0 else "differs"
+
+    @property
+    def text(self) -> str:
+        higher, lower = (sum(sign * gain > 0 for gain in self.gains) for sign in (1, -1))
+        test = self._test
+        said = (
+            f"higher in {higher}, lower in {lower} and level in {len(self.gains) - higher - lower} of "
+            f"{len(self.gains)} cells, by {test.mean_difference:+.3f} on average, where accuracies beyond the one that "
+            f"runs stop at count as that (sign-flip test over cells: p = {test.p_value:.2g}"
+        )
+        if test.smallest_p >= ALPHA:
+            return f"{said}; so few that are not level cannot give less than {test.smallest_p:.2g})."
+        return f"{said})."
+
+    @cached_property
+    def _test(self) -> SignFlip:
+        """A cell's runs are exchanged all at once, with the choice of their rate: so the choice favours neither."""
+        return sign_flip_test(np.array(self.gains))
+
+
+def compare_in_cells(cells: Sequence[Data], one: str, other: str) -> InCells | None:
+    """None if they share no cell. Runs end where they are good enough: beyond that none is better."""
     means = {
         (cell["stack"], cell["seq_len"], cell["d_model"]): (
             statistics.fmean(min(accuracy, cell["stop_above"]) for accuracy in cell["accuracies"])
         )
         for cell in cells
     }
-    gains = [
+    gains = tuple(
         mean - means[other, *where]
         for (stack, *where), mean in means.items()
         if stack == one and (other, *where) in means
-    ]
-    if not gains:
-        return ""
-    higher, lower = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
-    return (
-        f"higher in {higher}, lower in {lower} and level in {len(gains) - higher - lower} of {len(gains)} cells, by "
-        f"{statistics.fmean(gains):+.3f} on average, where accuracies beyond the one that runs stop at count as that. "
-        "These are counts, not a test."
     )
+    return InCells(gains) if gains else None
+
+
+def claim_in_cells(theirs: str, cells: Sequence[Data], names: Mapping[str, str], one: str, other: str) -> Claim:
+    """That ``one`` is better than ``other``."""
+    found = compare_in_cells(cells, one, other)
+    if found is None:
+        return Claim(theirs, f"{names[one]} and {names[other]} have no finished cell in common.", "not run")
+    return Claim(theirs, f"{names[one]} beside {names[other]}: {found.text}", found.verdict)
 
 
 def picture(name: str, cells: Sequence[Data], names: Mapping[str, str], caption: str) -> Picture:

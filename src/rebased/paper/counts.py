@@ -1,10 +1,10 @@
 """Tables 4 and 9: how many parameters the models have."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from rebased.analysis.pages import Cell, Section, Table
+from rebased.analysis.pages import Cell, Claim, Section, Table
 from rebased.models import LanguageModel, ModelConfig, preset
 from rebased.paper.experiment import NO_GRIDS, Data, Experiment, Material
 from rebased.paper.published import TABLE_4, TABLE_9
@@ -53,21 +53,26 @@ def _present_table4(data: Data) -> Section:
         [_NAMES[stack], *(_compared(data[stack][str(size)], TABLE_4[stack][size][0]) for size in sizes)]
         for stack in TABLE_4
     ]
-    said = _agreement(data[stack][str(size)] == TABLE_4[stack][size][0] for stack in TABLE_4 for size in sizes)
+    equal = [data[stack][str(size)] == TABLE_4[stack][size][0] for stack in TABLE_4 for size in sizes]
     header = ["model", *(f"d = {size}" for size in sizes)]
-    return Section("Table 4: parameters of the recall models", (said, Table.of("parameters", header, rows)))
+    title = "Table 4: parameters of the recall models"
+    return Section(title, (_agreement(equal), Table.of("parameters", header, rows)), (_claim("recall", equal),))
 
 
 def _present_table9(data: Data) -> Section:
     rows: list[list[Cell | str]] = [[_NAMES[name], _compared(data[name], known)] for name, known in TABLE_9.items()]
-    said = _agreement(data[name] == known for name, known in TABLE_9.items())
-    return Section(
-        "Table 9: parameters of the language models", (said, Table.of("parameters", ("model", "parameters"), rows))
-    )
+    equal = [data[name] == known for name, known in TABLE_9.items()]
+    parts = _agreement(equal), Table.of("parameters", ("model", "parameters"), rows)
+    return Section("Table 9: parameters of the language models", parts, (_claim("language", equal),))
 
 
-def _agreement(equal: Any) -> str:
-    equal = list(equal)
+def _claim(kind: str, equal: Sequence[bool]) -> Claim:
+    theirs = f"The {kind} models have the numbers of parameters that are printed."
+    verdict = "agrees" if all(equal) else "in part" if any(equal) else "differs"
+    return Claim(theirs, _agreement(equal), verdict)
+
+
+def _agreement(equal: Sequence[bool]) -> str:
     return f"{sum(equal)} of {len(equal)} counts are the paper's to the unit."
 
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rebased.analysis.pages import Cell, Picture, Section, Table
+from rebased.analysis.pages import Cell, Claim, Picture, Section, Table
 from rebased.paper.by_length import grids
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import SHADES, new_figure, tidy
 from rebased.paper.published import FIGURE_10
+from rebased.paper.recall_cells import listed
 from rebased.paper.watched import watched_moments
 from rebased.runs import Run
 from rebased.training.recall import RecallConfig
@@ -26,8 +27,13 @@ PARAMETERS = {
     "blocks.1.mixer.betas.1": "β of keys",
 }
 GAMMAS = [name for name, title in PARAMETERS.items() if "γ" in title]
+BETAS = [name for name in PARAMETERS if name not in GAMMAS]
+NEAR = 0.05
+"""Of the paper's value: a mean within this is said to have settled near it."""
 
 WITHOUT_DECAY = "#c2691c"
+_DECAY_ALONE: dict[str, Any] = {"linestyle": "--", "linewidth": 1}
+_THE_PAPERS: dict[str, Any] = {"color": "#3b3b3b", "linestyle": ":", "linewidth": 1}
 
 _CONTROL = {"seq_len": 256, "d_model": 64, "learning_rate": 3e-3, "seed": 42}
 CONTROLS: dict[str, dict[str, Any]] = {
@@ -77,7 +83,41 @@ def _decay_alone(run: Run) -> list[float]:
 def present(data: Data) -> Section:
     runs, without_decay = data["runs"], data.get("without_decay", [])  # which earlier findings do not have
     parts = [*(_by_recipe(runs, without_decay) if runs else []), *_without_decay(without_decay, runs)]
-    return Section("Figure 10: what norm and affine learn", tuple(parts))
+    return Section("Figure 10: what norm and affine learn", tuple(parts), _claims(runs, without_decay))
+
+
+def _claims(runs: Sequence[Data], controls: Sequence[Data]) -> tuple[Claim, ...]:
+    """Of runs that had all of their epochs: others may have stopped on the way."""
+    settled = [run for run in runs if run["epochs"][-1] >= run["max_epochs"]]
+    gamma, beta = FIGURE_10["gamma"], FIGURE_10["beta"]
+    return (
+        _settles(f"γ's mean settles near {gamma} at every length.", GAMMAS, gamma, settled, _decay_says(controls)),
+        _settles(f"β's mean settles near {beta:g} at every length.", BETAS, beta, settled),
+    )
+
+
+def _settles(theirs: str, names: Sequence[str], value: float, settled: Sequence[Data], further: str = "") -> Claim:
+    by_rate: dict[float, list[float]] = {}
+    for run in settled:
+        means = (run["watched"][name][-1][0] for name in names)
+        by_rate.setdefault(run["learning_rate"], []).extend(mean for mean in means if mean is not None)
+    found = {rate: means for rate, means in sorted(by_rate.items()) if means}
+    if not found:
+        return Claim(theirs, "No run had all of its epochs.", "not run")
+    said = listed(f"from {min(means):.3f} to {max(means):.3f} at {rate:g}" for rate, means in found.items())
+    near = [abs(mean - value) <= NEAR for means in found.values() for mean in means]
+    verdict = "agrees" if all(near) else "in part" if any(near) else "differs"
+    count = f"{len(settled)} runs" if len(settled) > 1 else "one run"
+    ours = f"At the ends of {count} with all epochs, by learning rate: {said}. {further}"
+    return Claim(theirs, ours.strip(), verdict)
+
+
+def _decay_says(controls: Sequence[Data]) -> str:
+    """What the run without decay adds, if there is one."""
+    return " ".join(
+        f"That is about what weight decay alone leaves of γ; trained without it, one run ends at {_gammas(run)}."
+        for run in controls
+    )
 
 
 def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
@@ -151,7 +191,7 @@ def _table(caption: str, runs: Sequence[Data]) -> Table:
                 f"{run['decay_alone'][-1]:.3f}",
             ]
         )
-    header = ("tokens", "d", "learning rate", "seed", "accuracy", "epochs", *PARAMETERS.values(), "γ by decay alone")
+    header = ("tokens", "d", "rate", "seed", "accuracy", "epochs", *PARAMETERS.values(), "γ, decay alone")
     return Table.of(caption, header, rows, num_keys=4)
 
 
@@ -164,19 +204,28 @@ def _draw(runs: Sequence[Data], controls: Sequence[Data]) -> "Figure":
     figure, panels = new_figure(len(PARAMETERS), "mean over features", width=2.7)
     lengths = sorted({run["seq_len"] for run in runs})
     for panel, (name, title) in zip(panels, PARAMETERS.items(), strict=True):
-        for length, colour in zip(lengths, SHADES, strict=False):
+        for length, colour in zip(lengths, _shades(len(lengths)), strict=True):
             run = max((run for run in runs if run["seq_len"] == length), key=lambda run: float(run["accuracy"]))
             _draw_run(panel, run, name, colour, f"{length} tokens")
             if "γ" in title:
-                panel.plot([0, *run["epochs"]], [1.0, *run["decay_alone"]], color=colour, linestyle="--", linewidth=1)
+                panel.plot([0, *run["epochs"]], [1.0, *run["decay_alone"]], color=colour, **_DECAY_ALONE)
         for run in controls:
             label = f"{run['seq_len']} tokens, d = {run['d_model']}, no decay"
             _draw_run(panel, run, name, WITHOUT_DECAY, label)
-        panel.axhline(FIGURE_10["gamma" if "γ" in title else "beta"], color="#3b3b3b", linestyle=":", linewidth=1)
+        panel.axhline(FIGURE_10["gamma" if "γ" in title else "beta"], **_THE_PAPERS)
         panel.set(title=title, xlabel="epoch")
         panel.xaxis.get_major_locator().set_params(integer=True)
+    # Keys of the legend alone, of no length's colour.
+    panels[0].plot([], [], color="#3b3b3b", label="decay alone", **_DECAY_ALONE)
+    panels[0].plot([], [], label="the paper's", **_THE_PAPERS)
     tidy(figure, panels)
     return figure
+
+
+def _shades(count: int) -> list[str]:
+    """As far from each other as there are shades."""
+    last = len(SHADES) - 1
+    return [SHADES[last - (last * index) // max(count - 1, 1)] for index in reversed(range(count))]
 
 
 def _draw_run(panel: Any, run: Data, name: str, colour: str, label: str) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 from jaxtyping import Float
 
 from rebased.analysis.expected_performance import expected_performance
-from rebased.analysis.pages import Picture, Section, Table
+from rebased.analysis.pages import Claim, Picture, Section, Table
 from rebased.paper.ablation import GRIDS, KERNELS
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.recall_cells import describe_cells, seeds_text
+from rebased.paper.recipes import PAPER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,9 +68,32 @@ def present(data: Data) -> Section:
     parts += [_table(length, [curve for curve in curves if curve["seq_len"] == length]) for length in lengths]
     for length in lengths:
         chosen = [curve for curve in curves if curve["seq_len"] == length]
-        caption = f"Figure 4: expected best accuracy over the number of learning rates tried, {length} tokens"
+        caption = (
+            f"Figure 4: expected best accuracy over the number of learning rates tried, {length} tokens; bands are one "
+            "standard error"
+        )
         parts.append(Picture(f"figure4-{length}", _draw(chosen), caption))
-    return Section("Figure 4: expected validation performance", tuple(parts))
+    return Section("Figure 4: expected validation performance", tuple(parts), (_claim(curves),))
+
+
+def _claim(curves: Sequence[Data]) -> Claim:
+    """Counts, for there is no test of them: budgets of one cell are made of the same runs."""
+    theirs = "ReBased works best across all hyperparameters, budgets and widths."
+    at: dict[tuple[int, int, int], dict[str, float]] = {}
+    for curve in curves:
+        for budget, mean in zip(curve["budgets"], curve["mean"], strict=True):
+            at.setdefault((curve["seq_len"], curve["d_model"], budget), {})[curve["stack"]] = mean
+    shared = [means for means in at.values() if len(means) > 1 and "rebased" in means]
+    if not shared:
+        return Claim(theirs, "ReBased and others have no finished cell in common.", "not run")
+    num_best = sum(max(means, key=lambda stack: means[stack]) == "rebased" for means in shared)
+    rates = max(len(curve["accuracies"]) for curve in curves)
+    said = (
+        f"With up to {rates} of the paper's {len(PAPER['learning_rate'])} learning rates its expected best is the "
+        f"highest at {num_best} of {len(shared)} lengths, widths and budgets. That is a count, not a test; for tests "
+        "see Table 1."
+    )
+    return Claim(theirs, said, "not shown")
 
 
 def _table(length: int, curves: Sequence[Data]) -> Table:
@@ -94,14 +118,11 @@ def _draw(curves: Sequence[Data]) -> "Figure":
         for stack, name in KERNELS.items():
             for curve in curves:
                 if (curve["stack"], curve["d_model"]) == (stack, size):
-                    panel.plot(
-                        curve["budgets"],
-                        curve["mean"],
-                        "o-",
-                        color=COLOURS[stack],
-                        label=name,
-                        linewidth=2,
-                        markersize=4,
+                    budgets, mean = curve["budgets"], np.array(curve["mean"])
+                    error = np.array([each or 0.0 for each in curve["standard_error"]])
+                    panel.plot(budgets, mean, "o-", color=COLOURS[stack], label=name, linewidth=2, markersize=4)
+                    panel.fill_between(
+                        budgets, mean - error, mean + error, color=COLOURS[stack], alpha=0.12, linewidth=0
                     )
         panel.set(title=f"d_model {size}", xlabel="learning rates tried", ylim=(-0.02, 1.02))
         panel.xaxis.get_major_locator().set_params(integer=True)

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
-from rebased.analysis.pages import Picture, Section, Table
+from rebased.analysis.pages import Claim, Picture, Section, Table
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.map_measures import show_maps
 from rebased.paper.map_runs import GRIDS_OF_WIDEST, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
+from rebased.paper.recall_cells import listed
 from rebased.runs import Run
 
 if TYPE_CHECKING:
@@ -61,19 +63,34 @@ def present(data: Data) -> Section:
         "among the tokens up to it. One query of one example says little; for all of them see entropy in Table 3."
     )
     caption = "Figure 9: attention of the last query to each token up to it; the value asked for is marked"
-    return Section(title, (text, _table(found), Picture("figure9", _draw(found), caption)))
+    return Section(title, (text, _table(found), Picture("figure9", _draw(found), caption)), (_claim(found),))
+
+
+def _claim(found: Mapping[str, Data]) -> Claim:
+    """Of one query, so not shown either way."""
+    theirs = "ReBased attends to fewer noisy tokens than Based, softmax attention to fewer still."
+    counts = {name: _num_noisy(entry)[0] for name, entry in found.items()}
+    said = listed(f"{name} {count}" for name, count in counts.items())
+    if len(found) < len(MODELS):
+        return Claim(theirs, f"Not all three are finished; tokens above an even share: {said}.", "not run")
+    return Claim(theirs, f"Of one query of one example: tokens above an even share {said}.", "not shown")
+
+
+def _num_noisy(entry: Data) -> tuple[int, Float[np.ndarray, "others"]]:
+    """How many tokens but the one asked for have more than an even share, and what all of these have."""
+    scores = np.array(entry["scores"])
+    others = np.delete(scores, entry["truth"])
+    return int((others > 1 / len(scores)).sum()), others
 
 
 def _table(found: Mapping[str, Data]) -> Table:
     rows = []
     for name, entry in found.items():
-        scores = np.array(entry["scores"])
-        others = np.delete(scores, entry["truth"])
-        num_above = int((others > 1 / len(scores)).sum())
+        num_above, others = _num_noisy(entry)
         rows.append(
             [
                 name,
-                f"{scores[entry['truth']]:.3f}",
+                f"{entry['scores'][entry['truth']]:.3f}",
                 f"{others.max():.3f}",
                 f"{num_above} of {len(others)}",
             ]

@@ -48,6 +48,11 @@ class Findings:
         return self.num_runs > 0 and self.num_finished == self.num_waiting
 
     @property
+    def speaks_of_the_paper(self) -> bool:
+        """Whether its claims can be held against these: not where runs are to show that it works, and no more."""
+        return self.scale != "smoke" or not self.num_runs
+
+    @property
     def time_spent(self) -> str:
         """In words."""
         minutes = f"{self.seconds / 60:,.1f} minutes of training"

@@ -1,13 +1,15 @@
 """The page of all experiments: our numbers beside the paper's, and how each was made."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from rebased.analysis.html import Html, command, definitions, folded, page, paragraph, render, section, table
-from rebased.analysis.pages import Cell, Table
+from rebased.analysis.html import Html, claims, command, definitions, folded, page, paragraph, render, section, table
+from rebased.analysis.pages import VERDICTS, Cell, Section, Table
 from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.findings import Findings
 from rebased.training.folders import name_of
@@ -18,9 +20,26 @@ __all__ = ["Entry", "render_paper_report"]
 Entry = tuple[Experiment, Findings | None]
 """None where nothing was found yet."""
 
+
+@dataclass(frozen=True)
+class _Shown:
+    """An experiment, and what there is to be shown of it."""
+
+    experiment: Experiment
+    findings: Findings | None
+    content: Section | None
+    """None where nothing was found yet, or no run of it is finished."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, findings: Findings | None) -> Self:
+        if findings is None or findings.is_empty:
+            return cls(experiment, findings, None)
+        return cls(experiment, findings, experiment.section(findings.data))
+
+
 _LEGEND = {
-    "▲ higher, ▼ lower": "Than what it is compared with: the paper's number, unless the table says otherwise. Of "
-    "means, only differences that a test shows are marked; others may be there too.",
+    "▲ higher, ▼ lower": "Than what it is compared with: the paper's number or, where a row is a pair, the second of "
+    "it. Of means, only differences that a test shows are marked; others may be there too.",
     "0.59 ± 0.06": "Mean and standard deviation (n − 1) over seeds, unless the text says otherwise.",
     "[0.52, 0.64]": "An interval of the mean before it, by bootstrap over seeds, if there are at least five. Asked for "
     "95 %, it covers the mean in 80 to 85 % of cases of five seeds, in fewer where some runs fail: more is not in so "
@@ -39,6 +58,7 @@ def render_paper_report(entries: Sequence[Entry], *, scale: str = "small", out: 
     ImportError, saying what to install, where a picture needs matplotlib and there is none.
     """
     title = "The ReBased paper, reproduced"
+    shown = [_Shown.of(experiment, findings) for experiment, findings in entries]
     return page(
         title,
         title,
@@ -47,33 +67,70 @@ def render_paper_report(entries: Sequence[Entry], *, scale: str = "small", out: 
                 "Tables and figures of “Linear Transformers with Learnable Kernel Functions are Better In-Context "
                 "Models” (Aksenov et al., 2024), from our own runs, beside the numbers that the paper has."
             ),
-            table(_overview(entries), anchors=[experiment.name for experiment, _ in entries]),
+            section("What the paper says, and what these runs say", _all_claims(shown)),
+            section(
+                "What there is",
+                [
+                    paragraph(_in_all(entries)),
+                    table(_overview(entries), anchors=[experiment.name for experiment, _ in entries]),
+                ],
+            ),
             section("How to read this", [definitions(_LEGEND)]),
-            *(_experiment_section(experiment, findings, scale, out) for experiment, findings in entries),
-            section("In all", [paragraph(_in_all(entries))]),
+            *(_experiment_section(each, scale, out) for each in shown),
         ],
     )
 
 
+def _all_claims(shown: Sequence[_Shown]) -> list[Html]:
+    """Counted by verdict, then one by one."""
+    found = [
+        (_number(each.experiment), each.experiment.name, claim)
+        for each in shown
+        if each.content is not None and each.findings is not None and each.findings.speaks_of_the_paper
+        for claim in each.content.claims
+    ]
+    if not found:
+        return [paragraph("Nothing here is of a scale that says anything of the paper's claims.")]
+    counts = Counter(claim.verdict for *_, claim in found)
+    counted = ", ".join(f"{verdict} {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+    smoke = any(each.findings is not None and not each.findings.speaks_of_the_paper for each in shown)
+    left_out = " Experiments of scale smoke are left out: they show that it works, not what is true." if smoke else ""
+    tried = [each for each in found if each[-1].verdict != "not run"]
+    others = [each for each in found if each[-1].verdict == "not run"]
+    parts = [paragraph(f"{len(found)} claims: {counted}.{left_out}"), claims(tried)]
+    if others:
+        parts.append(folded(f"Not run: {len(others)}", [claims(others)]))
+    return [*parts, folded("What the words mean", [definitions(VERDICTS)])]
+
+
+def _number(experiment: Experiment) -> str:
+    """``Table 1`` of table1: as the paper calls it."""
+    return re.sub(r"(?<=[a-z])(?=\d)", " ", experiment.name).capitalize()
+
+
 def _overview(entries: Sequence[Entry]) -> Table:
     return Table.of(
-        "What there is",
+        "Tables and figures",
         ("experiment", "status", "runs", "training minutes", "scale", "name"),
         [
-            [experiment.title, *_state(findings if _has_something(findings) else None), experiment.name]
+            [
+                f"{_number(experiment)}: {experiment.title}",
+                *_state(experiment, findings if _has_something(findings) else None),
+                experiment.name,
+            ]
             for experiment, findings in entries
         ],
     )
 
 
-def _state(findings: Findings | None) -> list[Cell | str]:
+def _state(experiment: Experiment, findings: Findings | None) -> list[Cell | str]:
     if findings is None:
         return [Cell("missing", "faint"), "", "", ""]
     if not findings.num_runs:  # whether all is there, its section says
         return ["shown", Cell("none", "faint", "it has no runs of its own"), "", findings.scale]
-    status = "complete" if findings.is_complete else "partial"
+    status = "complete" if findings.is_complete and not _num_new(experiment, findings) else "partial"
     minutes = f"{'≥ ' if findings.num_untimed else ''}{findings.seconds / 60:,.1f}"
-    return [status, _finished(findings), Cell(minutes, note=findings.time_spent), findings.scale]
+    return [status, _finished(experiment, findings), Cell(minutes, note=findings.time_spent), findings.scale]
 
 
 def _has_something(findings: Findings | None) -> bool:
@@ -81,35 +138,49 @@ def _has_something(findings: Findings | None) -> bool:
     return findings is not None and not findings.is_empty
 
 
-def _finished(findings: Findings) -> str:
-    return f"{findings.num_finished:,} of {findings.num_runs:,}"
+def _finished(experiment: Experiment, findings: Findings) -> str:
+    return f"{findings.num_finished:,} of {findings.num_runs + _num_new(experiment, findings):,}"
+
+
+def _num_new(experiment: Experiment, findings: Findings) -> int:
+    """Runs that the scale has now, and had not when this was found."""
+    if not findings.num_runs or findings.grid == experiment.grids[findings.scale]:
+        return 0
+    asked = {name_of(config) for config in expand_grid(dict(findings.grid))}
+    return len({name_of(config) for config in experiment.configs(findings.scale)} - asked)
 
 
 # ---- One experiment ----
 
 
-def _experiment_section(experiment: Experiment, findings: Findings | None, scale: str, out: Path | None) -> Html:
-    if findings is None or not _has_something(findings):
+def _experiment_section(shown: _Shown, scale: str, out: Path | None) -> Html:
+    experiment, findings, content = shown.experiment, shown.findings, shown.content
+    if findings is None or content is None:
         wanted = scale if findings is None else findings.scale
         needs = (
             "To train what it needs, and measure:" if experiment.configs(wanted) else "It trains nothing. To make it:"
         )
         parts = [paragraph(f"Nothing was found yet. {needs}"), _to_run(experiment, wanted, out)]
         return section(experiment.title, parts, anchor=experiment.name)
-    content = experiment.section(findings.data)
     parts = [paragraph(_about_scale(findings), note=True), *map(render, content.parts)]
-    if not findings.is_complete:
-        missing = findings.num_runs - findings.num_finished
-        waiting = (
-            f" Neither are {findings.num_waiting:,} that wait for others of their cell." if findings.num_waiting else ""
-        )
-        said = (
-            f"{missing:,} of {findings.num_runs:,} runs are not finished, and not in these numbers.{waiting} To go on:"
-        )
-        parts += [paragraph(said), _to_run(experiment, findings.scale, out)]
+    missing = _what_is_missing(experiment, findings)
+    if missing:
+        parts += [paragraph(f"{missing} To go on:"), _to_run(experiment, findings.scale, out)]
     if findings.num_runs:
-        parts.append(folded("How this was made", _how_made(findings)))
+        parts.append(folded("How this was made", _how_made(experiment, findings)))
     return section(content.title, parts, anchor=experiment.name)
+
+
+def _what_is_missing(experiment: Experiment, findings: Findings) -> str:
+    said = []
+    missing, new = findings.num_runs - findings.num_finished, _num_new(experiment, findings)
+    if missing:
+        said.append(f"{missing:,} of {findings.num_runs:,} runs are not finished, and not in these numbers.")
+    if findings.num_waiting:
+        said.append(f"Neither are {findings.num_waiting:,} that wait for others of their cell.")
+    if new:
+        said.append(f"The scale has {new:,} runs by now that it had not when this was found: they are not in it.")
+    return " ".join(said)
 
 
 def _to_run(experiment: Experiment, scale: str, out: Path | None) -> Html:
@@ -123,9 +194,9 @@ def _about_scale(findings: Findings) -> str:
     return f"Scale {findings.scale}: {SCALES[findings.scale]}."
 
 
-def _how_made(findings: Findings) -> Iterator[Html]:
+def _how_made(experiment: Experiment, findings: Findings) -> Iterator[Html]:
     spent = f"{findings.time_spent}; runs that shared a card shared its time"
-    yield definitions({"runs": f"{_finished(findings)} finished", "device time": spent})
+    yield definitions({"runs": f"{_finished(experiment, findings)} finished", "device time": spent})
     if findings.machines:
         yield table(_machines(findings))
     for each in _grid_tables(findings.grid):
@@ -192,9 +263,11 @@ def _in_all(entries: Sequence[Entry]) -> str:
     found = [findings for _, findings in entries if findings is not None]
     presented = sum(map(_has_something, found))
     untimed = ", without runs whose time was not recorded" if any(each.num_untimed for each in found) else ""
+    devices = {machine.get("device_name") for each in found for machine in each.machines} - {None}
+    where = f" Devices: {', '.join(sorted(map(str, devices)))}." if devices else ""
     return (
         f"{presented} of {len(entries)} experiments have findings. Training took about "
-        f"{_total_seconds(found) / 60:,.0f} minutes{untimed}; runs that several experiments share count once."
+        f"{_total_seconds(found) / 60:,.0f} minutes{untimed}; runs that several experiments share count once.{where}"
     )
 
 

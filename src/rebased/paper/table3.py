@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from rebased.analysis.pages import Cell, Picture, Section, Table
+from rebased.analysis.holm import holm
+from rebased.analysis.pages import Cell, Claim, Picture, Section, Table
 from rebased.analysis.sign_flip import sign_flip_test
+from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.map_measures import measure_maps, show_maps
 from rebased.paper.map_pictures import draw_maps
 from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
 from rebased.paper.published import TABLE_3
-from rebased.paper.recall_cells import over_seeds, spread_text
+from rebased.paper.recall_cells import listed, over_seeds, seeds_text, spread_text
 from rebased.runs import Run
 
 __all__ = ["MEASURES", "NUM_EXAMPLES", "TABLE3"]
@@ -113,7 +115,7 @@ def present(data: Data) -> Section:
     parts: list[Any] = [_method(data)]
     differences = {each["d_model"]: each for each in data["differences"]}
     for width in sorted({model["d_model"] for model in data["models"]}):
-        parts.append(_table(width, [model for model in data["models"] if model["d_model"] == width]))
+        parts.append(_table(width, _of_width(data, width)))
         if width in differences:
             parts += [_difference_table(differences[width]), _what_it_says(differences[width])]
     widest = max(model["d_model"] for model in data["models"])
@@ -127,7 +129,49 @@ def present(data: Data) -> Section:
     about = f"attention of the queries (rows, by position) to the pairs (columns), beside the truth, d = {widest}"
     parts.append(Picture("figure5", draw_maps(first), f"Figure 5: {about}; the first example, the first seed"))
     parts.append(Picture("figure8", draw_maps(further), f"Figure 8: {about}; further examples"))
-    return Section(title, tuple(parts))
+    return Section(title, tuple(parts), (_attention_claim(data, widest), _rebased_claim(data)))
+
+
+def _attention_claim(data: Data, width: int) -> Claim:
+    theirs = "Softmax attention's maps meet the truth, Based's and ReBased's far less (IoU 0.999, 0.157 and 0.173)."
+    iou = {model["stack"]: model["iou"] | {"num": len(model["seeds"])} for model in _of_width(data, width)}
+    said = ", ".join(f"{name} {spread_text(iou[stack], digits=3)}" for stack, name in MODELS.items() if stack in iou)
+    said = f"At d = {width}: {said}."
+    if len(iou) < len(MODELS):
+        return Claim(theirs, said, "not run")
+    attention, *others = (iou[stack] for stack in MODELS)
+    if any(each["sd"] is None for each in iou.values()):
+        return Claim(theirs, f"{said} Of one seed nothing is tested.", "not shown")
+    tests = [
+        welch_p(attention["mean"], attention["sd"], attention["num"], each["mean"], each["sd"], each["num"])
+        for each in others
+    ]
+    p = float(holm(np.array(tests)).max())
+    is_above = all(attention["mean"] > each["mean"] for each in others)
+    verdict = "not shown" if p >= ALPHA else "agrees" if is_above else "differs"
+    ratios = listed(f"{iou[f'copy_{name}']['mean'] / TABLE_3[name][0]:.1f}" for name in ("based", "rebased"))
+    return Claim(
+        theirs,
+        f"{said} Attention is {'apart from' if p < ALPHA else 'not shown to be apart from'} both (Welch's tests, p = "
+        f"{p:.2g} at most, corrected). The kernels' numbers themselves are {ratios} of the paper's.",
+        verdict,
+    )
+
+
+def _rebased_claim(data: Data) -> Claim:
+    theirs = "ReBased's maps meet the truth more than Based's."
+    if not data["differences"]:
+        return Claim(theirs, "The two have no seed in common yet.", "not run")
+    widest = max(data["differences"], key=lambda difference: int(difference["d_model"]))
+    found = widest["iou"]
+    verdict = "not shown"
+    if found["p_value"] < ALPHA:
+        verdict = "agrees" if found["mean"] > 0 else "differs"
+    return Claim(theirs, f"At d = {widest['d_model']}. {_what_it_says(widest)}", verdict)
+
+
+def _of_width(data: Data, width: int) -> list[Data]:
+    return [model for model in data["models"] if model["d_model"] == width]
 
 
 def _method(data: Data) -> str:
@@ -153,7 +197,8 @@ def _table(width: int, models: Sequence[Data]) -> Table:
         rows.append([name, *(_entry(model, measure) for measure in MEASURES)])
         iou, accuracy = TABLE_3[stack.removeprefix("copy_")]
         rows.append([Cell(text, "faint") for text in ("the paper's", f"{iou:.3f}", f"{accuracy:.3f}", "", "")])
-    return Table.of(f"Second layers, d = {width}", ["second layer", *MEASURES.values()], rows)
+    seeds = seeds_text(len(model["seeds"]) for model in models)
+    return Table.of(f"Second layers, d = {width}, {seeds}", ["second layer", *MEASURES.values()], rows)
 
 
 def _entry(model: Data | None, measure: str) -> Cell:

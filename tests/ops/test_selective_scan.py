@@ -17,9 +17,9 @@ from torch.func import grad, jacrev, vmap
 
 from rebased.ops import backends
 from rebased.ops.triton import selective_scan as triton_scan
-from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, compiled
-from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
-from transform_cases import looped, tensors, with_grads
+from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, LAYOUTS, compiled, random_replicas
+from tolerances import assert_close_in
+from transform_cases import assert_alike, looped, saved_by, with_grads
 
 module = importlib.import_module("rebased.ops.selective_scan")  # not the function of that name
 selective_scan, selective_scan_step = module.selective_scan, module.selective_scan_step
@@ -89,16 +89,6 @@ class Problem:
         assert (actual["y"].dtype, actual["last"].dtype) == (x.dtype, compute)
         rounded = {name: y.to(actual[name].dtype) for name, y in self.definition(compute).items()}
         assert_close_in(self.dtype, actual, self.definition(torch.float64), rounded)
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "cut out": lambda x: torch.cat([x, x, x], dim=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
-    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-    "one token for all": lambda x: x[:, :1].expand_as(x),
-}
 
 
 def make_problem(
@@ -256,7 +246,7 @@ def test_tokens_without_a_step_might_not_be_there(backend: str) -> None:
     y, last = scan(**leaves | {"dt": dt}, backend=backend)
     kept = {name: x if name in ("A", "state") else x[:, there] for name, x in leaves.items()}
     expected_y, expected_last = scan(**kept, backend=backend)
-    assert_same((y[:, there], last), (expected_y, expected_last))
+    assert_alike((y[:, there], last), (expected_y, expected_last))
 
 
 def test_steps_are_the_scan() -> None:
@@ -294,15 +284,8 @@ def test_states_beyond_float16(backend: str) -> None:
 
 def test_saves_few_states() -> None:
     """The inputs themselves, and states before and after each chunk."""
-    saved: list[Tensor] = []
-
-    def pack(x: Tensor) -> Tensor:
-        saved.append(x)
-        return x
-
     leaves = {name: x.requires_grad_() for name, x in make_problem((2, 20, 3, 4)).leaves.items()}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        selective_scan(**leaves)
+    saved = saved_by(lambda: selective_scan(**leaves))
     inputs = {x.data_ptr() for x in leaves.values()}
     assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 4, 1, 3, 4)]
 
@@ -364,16 +347,7 @@ SHAPES = [(2, 9, 3), (2, 9, 3), (3, 4), (2, 9, 4), (2, 9, 4), (2, 3, 4)]
 """Of x, dt, A, b, c and the state."""
 
 
-def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
-    """Inputs with a new axis of different entries at each given place, or none."""
-    dtype = torch.float64 if backend == "torch" else torch.float32
-    inputs = []
-    for i, (shape, dim) in enumerate(zip(SHAPES, dims, strict=True)):
-        generator = torch.Generator().manual_seed(i)
-        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
-        x = {1: x.abs(), 2: -x.abs()}.get(i, x)
-        inputs.append(x[0] if dim is None else x.movedim(0, dim).contiguous())
-    return inputs
+stacked_inputs = partial(random_replicas, SHAPES, {1: Tensor.abs, 2: lambda x: -x.abs()})
 
 
 def call(*inputs: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
@@ -383,15 +357,6 @@ def call(*inputs: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
 def loss(*inputs: Tensor, backend: str = "auto") -> Tensor:
     y, last = call(*inputs, backend=backend)
     return y.sin().sum() + last.cos().sum()
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, within the bound of their dtype."""
-    actual, expected = tensors(actual), tensors(expected)
-    assert len(actual) == len(expected) > 0
-    for have, want in zip(actual, expected, strict=True):
-        assert (have.shape, have.dtype) == (want.shape, want.dtype)
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
 
 
 DIMS = [
@@ -407,18 +372,18 @@ DIMS = [
 def test_vmap_equals_a_loop(dims: tuple[int | None, ...]) -> None:
     """Stacked replicas: everything is mapped, or some of it; values, vmap(grad) and grad(vmap)."""
     inputs = stacked_inputs("torch", dims)
-    assert_same(vmap(call, dims)(*inputs), looped(call, dims, *inputs))
+    assert_alike(vmap(call, dims)(*inputs), looped(call, dims, *inputs))
     gradient = grad(loss, argnums=tuple(range(6)))
-    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
+    assert_alike(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
     total = with_grads(lambda *inputs: vmap(call, dims)(*inputs), *inputs)
-    assert_same(total, with_grads(lambda *inputs: looped(call, dims, *inputs), *inputs))
+    assert_alike(total, with_grads(lambda *inputs: looped(call, dims, *inputs), *inputs))
 
 
 def test_vmap_in_triton() -> None:
     dims = (0, 0, 0, 0, 0, 0)
     inputs = stacked_inputs("triton", dims, size=2)
     gradient = grad(partial(loss, backend="triton"), argnums=tuple(range(6)))
-    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
+    assert_alike(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
 
 
 def test_vmap_of_a_loss_under_autograd() -> None:
@@ -428,7 +393,7 @@ def test_vmap_of_a_loss_under_autograd() -> None:
     def total(*inputs: Tensor) -> Tensor:
         return vmap(loss)(*inputs)
 
-    assert_same(with_grads(total, *inputs), with_grads(lambda *inputs: looped(loss, (0,) * 5, *inputs), *inputs))
+    assert_alike(with_grads(total, *inputs), with_grads(lambda *inputs: looped(loss, (0,) * 5, *inputs), *inputs))
 
 
 def test_vmap_of_vmap() -> None:
@@ -437,7 +402,7 @@ def test_vmap_of_vmap() -> None:
     outer, inner = (0, 0, None, 0, 0, 0), (0,) * 6
     gradient = grad(loss, argnums=tuple(range(6)))
     expected = looped(lambda *inputs: looped(gradient, inner, *inputs), outer, *inputs)
-    assert_same(vmap(vmap(gradient, inner), outer)(*inputs), expected)
+    assert_alike(vmap(vmap(gradient, inner), outer)(*inputs), expected)
 
 
 def test_vmap_over_nothing() -> None:
@@ -452,7 +417,7 @@ def test_jacobians() -> None:
     inputs[5] = stacked_inputs("torch", (None,) * 6)[5][:1]
     argnums = tuple(range(6))
     expected = jacrev(by_steps, argnums=argnums)(*inputs)
-    assert_same(jacrev(call, argnums=argnums)(*inputs), expected)
+    assert_alike(jacrev(call, argnums=argnums)(*inputs), expected)
 
 
 def test_refuses_double_backward() -> None:
@@ -488,16 +453,16 @@ compiles = pytest.mark.usefixtures("_forget_compilations")
 def test_compile(backend: str) -> None:
     inputs = stacked_inputs(backend, (None,) * 6)
     run = partial(call, backend=backend)
-    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
+    assert_alike(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
 
 
 @compiles
 def test_compile_of_vmap() -> None:
     """As replicas are trained: autograd is outside, or inside."""
     inputs = stacked_inputs("torch", (0,) * 6)
-    assert_same(with_grads(compiled(vmap(call)), *inputs), with_grads(vmap(call), *inputs))
+    assert_alike(with_grads(compiled(vmap(call)), *inputs), with_grads(vmap(call), *inputs))
     gradient = vmap(grad(loss, argnums=tuple(range(6))))
-    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
+    assert_alike(compiled(gradient)(*inputs), gradient(*inputs))
 
 
 @compiles
@@ -506,7 +471,7 @@ def test_compile_adapts_to_lengths() -> None:
     for length in (9, 21, 6):
         inputs = list(make_problem((2, length, 3, 4), torch.float64).leaves.values())
         with torch.compiler.set_stance("fail_on_recompile" if length == 21 else "default"):
-            assert_same(with_grads(run, *inputs), with_grads(call, *inputs))
+            assert_alike(with_grads(run, *inputs), with_grads(call, *inputs))
 
 
 @compiles
@@ -521,7 +486,7 @@ def test_export() -> None:
     length = torch.export.Dim("length", min=2, max=64)
     shapes = tuple({1: length} if i in (0, 1, 3, 4) else None for i in range(6))
     program = torch.export.export(Scan(), inputs(9), dynamic_shapes=(shapes,))
-    assert_same(program.module()(*inputs(20)), call(*inputs(20)))
+    assert_alike(program.module()(*inputs(20)), call(*inputs(20)))
 
 
 def test_autocast_changes_nothing() -> None:
@@ -650,4 +615,4 @@ def test_replicas_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [make_problem((4, 150, 40, 16), seed=seed).leaves.values() for seed in range(5)]
     inputs = [torch.stack(xs) for xs in zip(*problems, strict=True)]
     gradient = grad(loss, argnums=tuple(range(6)))
-    assert_same(vmap(gradient)(*inputs), looped(gradient, (0,) * 6, *inputs))
+    assert_alike(vmap(gradient)(*inputs), looped(gradient, (0,) * 6, *inputs))

@@ -16,9 +16,9 @@ from torch.func import grad, jacrev, vmap
 
 from rebased.ops import backends
 from rebased.ops.triton import wkv as triton_wkv
-from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, compiled
-from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
-from transform_cases import looped, tensors, with_grads
+from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, LAYOUTS, compiled, random_replicas
+from tolerances import assert_close_in, relative_rms
+from transform_cases import assert_alike, looped, saved_by, with_grads
 
 module = importlib.import_module("rebased.ops.wkv")  # not the function of that name
 WKVState, initial_wkv_state, wkv, wkv_step = module.WKVState, module.initial_wkv_state, module.wkv, module.wkv_step
@@ -156,15 +156,6 @@ def undivided(state: Any) -> tuple[Tensor, Tensor]:
     assert not state.maximum.requires_grad
     scale = state.maximum.exp()
     return state.numerator * scale, state.denominator * scale
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "cut out": lambda x: torch.cat([x, x, x], dim=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
-    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-}
 
 
 def make_problem(
@@ -356,7 +347,7 @@ def test_masked_tokens_might_not_be_there(backend: str) -> None:
     out, state = wkv(**leaves, key_mask=there.to(DEVICE).expand(B, 21), return_state=True, backend=backend)
     kept = {name: x[:, there] if x.ndim == 3 else x for name, x in leaves.items()}
     expected, expected_state = wkv(**kept, return_state=True, backend=backend)
-    assert_same((out[:, there], undivided(state)), (expected, undivided(expected_state)))
+    assert_alike((out[:, there], undivided(state)), (expected, undivided(expected_state)))
 
 
 @BACKENDS
@@ -464,15 +455,8 @@ def test_the_way_back_may_find_another_maximum(monkeypatch: pytest.MonkeyPatch) 
 
 def test_saves_few_states() -> None:
     """The inputs themselves, and sums before and after each chunk."""
-    saved: list[Tensor] = []
-
-    def pack(x: Tensor) -> Tensor:
-        saved.append(x)
-        return x
-
     leaves = [x.requires_grad_() for x in make_problem((2, 20, 3), has_state=False).leaves.values()]
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        wkv(*leaves)
+    saved = saved_by(lambda: wkv(*leaves))
     inputs = {x.data_ptr() for x in leaves}
     assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 4, 3, 1, 3)]
 
@@ -542,16 +526,7 @@ SHAPES = [(2, 9, 3), (2, 9, 3), (3,), (3,), (2, 3), (2, 3), (2, 3)]
 """Of k, v, decay, bonus and a state."""
 
 
-def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
-    """Inputs with a new axis of different entries at each given place, or none."""
-    dtype = torch.float64 if backend == "torch" else torch.float32
-    inputs = []
-    for i, (shape, dim) in enumerate(zip(SHAPES, dims, strict=True)):
-        generator = torch.Generator().manual_seed(i)
-        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
-        x = {2: x.exp(), 5: x.exp()}.get(i, x)
-        inputs.append(x[0] if dim is None else x.movedim(0, dim).contiguous())
-    return inputs
+stacked_inputs = partial(random_replicas, SHAPES, {2: Tensor.exp, 5: Tensor.exp})
 
 
 MASK = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 1, 1, 1]], dtype=torch.bool, device=DEVICE)
@@ -564,15 +539,6 @@ def apply(*inputs: Tensor, key_mask: Tensor | None = None, backend: str = "auto"
 
 def loss(*inputs: Tensor, key_mask: Tensor | None = None, backend: str = "auto") -> Tensor:
     return torch.stack([x.sin().sum() for x in apply(*inputs, key_mask=key_mask, backend=backend)]).sum()
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, within the bound of their dtype."""
-    actual, expected = tensors(actual), tensors(expected)
-    assert len(actual) == len(expected) > 0
-    for have, want in zip(actual, expected, strict=True):
-        assert (have.shape, have.dtype) == (want.shape, want.dtype)
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
 
 
 ALL = (0,) * 7
@@ -593,10 +559,10 @@ def test_vmap_equals_a_loop(dims: tuple[int | None, ...], masked: bool) -> None:
     inputs = stacked_inputs("torch", dims)
     mask = MASK if masked else None
     run, gradient = partial(apply, key_mask=mask), grad(partial(loss, key_mask=mask), argnums=ARGNUMS)
-    assert_same(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
-    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
+    assert_alike(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
+    assert_alike(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
     total = with_grads(lambda *inputs: vmap(run, dims)(*inputs), *inputs)
-    assert_same(total, with_grads(lambda *inputs: looped(run, dims, *inputs), *inputs))
+    assert_alike(total, with_grads(lambda *inputs: looped(run, dims, *inputs), *inputs))
 
 
 def test_vmap_of_masks() -> None:
@@ -604,20 +570,20 @@ def test_vmap_of_masks() -> None:
     masks = torch.stack([MASK, MASK.flip(1), MASK.flip(0)])
     gradient = grad(lambda mask, *inputs: loss(*inputs, key_mask=mask), argnums=tuple(range(1, 8)))
     dims = (0, *(None,) * 7)
-    assert_same(vmap(gradient, dims)(masks, *inputs), looped(gradient, dims, masks, *inputs))
+    assert_alike(vmap(gradient, dims)(masks, *inputs), looped(gradient, dims, masks, *inputs))
 
 
 def test_vmap_in_triton() -> None:
     inputs = stacked_inputs("triton", ALL, size=2)
     gradient = grad(partial(loss, key_mask=MASK, backend="triton"), argnums=ARGNUMS)
-    assert_same(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))
+    assert_alike(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))
 
 
 def test_vmap_of_a_loss_under_autograd() -> None:
     """As replicas are trained: their losses are summed, and autograd is outside. There is no state."""
     inputs = stacked_inputs("torch", ALL)[:4]
     actual = with_grads(lambda *inputs: vmap(loss)(*inputs), *inputs)
-    assert_same(actual, with_grads(lambda *inputs: looped(loss, (0,) * 4, *inputs), *inputs))
+    assert_alike(actual, with_grads(lambda *inputs: looped(loss, (0,) * 4, *inputs), *inputs))
 
 
 def test_vmap_of_vmap() -> None:
@@ -626,7 +592,7 @@ def test_vmap_of_vmap() -> None:
     outer = (0, 0, None, 0, 0, 0, 0)
     gradient = grad(loss, argnums=ARGNUMS)
     expected = looped(lambda *inputs: looped(gradient, ALL, *inputs), outer, *inputs)
-    assert_same(vmap(vmap(gradient), outer)(*inputs), expected)
+    assert_alike(vmap(vmap(gradient), outer)(*inputs), expected)
 
 
 def test_vmap_over_nothing() -> None:
@@ -644,7 +610,7 @@ def test_jacobians() -> None:
         mask = torch.ones(1, 9, dtype=torch.bool, device=DEVICE)
         return by_sums(k, v, decay, bonus, state[0] * scale, state[1] * scale, mask)
 
-    assert_same(jacrev(apply, argnums=ARGNUMS)(*inputs), jacrev(expected, argnums=ARGNUMS)(*inputs))
+    assert_alike(jacrev(apply, argnums=ARGNUMS)(*inputs), jacrev(expected, argnums=ARGNUMS)(*inputs))
 
 
 def test_refuses_double_backward() -> None:
@@ -681,16 +647,16 @@ compiles = pytest.mark.usefixtures("_forget_compilations")
 def test_compile(backend: str) -> None:
     inputs = stacked_inputs(backend, (None,) * 7)
     run = partial(apply, key_mask=MASK, backend=backend)
-    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
+    assert_alike(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
 
 
 @compiles
 def test_compile_of_vmap() -> None:
     """As replicas are trained: autograd is outside, or inside."""
     inputs = stacked_inputs("torch", ALL)
-    assert_same(with_grads(compiled(vmap(apply)), *inputs), with_grads(vmap(apply), *inputs))
+    assert_alike(with_grads(compiled(vmap(apply)), *inputs), with_grads(vmap(apply), *inputs))
     gradient = vmap(grad(loss, argnums=ARGNUMS))
-    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
+    assert_alike(compiled(gradient)(*inputs), gradient(*inputs))
 
 
 @compiles
@@ -699,7 +665,7 @@ def test_compile_adapts_to_lengths() -> None:
     for length in (9, 21, 6):
         inputs = list(make_problem((2, length, 3), torch.float64).leaves.values())
         with torch.compiler.set_stance("fail_on_recompile" if length == 21 else "default"):
-            assert_same(with_grads(run, *inputs), with_grads(apply, *inputs))
+            assert_alike(with_grads(run, *inputs), with_grads(apply, *inputs))
 
 
 @compiles
@@ -713,7 +679,7 @@ def test_export() -> None:
 
     length = torch.export.Dim("length", min=2, max=64)
     program = torch.export.export(Average(), inputs(9), dynamic_shapes=(({1: length}, {1: length}, None, None),))
-    assert_same(program.module()(*inputs(20)), wkv(*inputs(20), return_state=True))
+    assert_alike(program.module()(*inputs(20)), wkv(*inputs(20), return_state=True))
 
 
 def test_autocast_changes_nothing() -> None:
@@ -852,4 +818,4 @@ def test_replicas_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [make_problem((4, 300, 40), seed=seed).leaves.values() for seed in range(5)]
     inputs = [torch.stack(xs) for xs in zip(*problems, strict=True)]
     gradient = grad(loss, argnums=ARGNUMS)
-    assert_same(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))
+    assert_alike(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
-from rebased.ops import backends
+from rebased.ops import backends, wkv_chunk, wkv_operator
 from rebased.ops.triton import wkv as triton_wkv
 from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, LAYOUTS, compiled, random_replicas
 from tolerances import assert_close_in, relative_rms
@@ -28,7 +28,7 @@ WKVState, initial_wkv_state, wkv, wkv_step = module.WKVState, module.initial_wkv
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks, and pieces of the batch and of groups, also for a few tokens; in Triton several steps a chunk."""
     monkeypatch.setattr(module, "CHUNK", 8)
-    monkeypatch.setattr(module, "PIECE_NUMBERS", 60)
+    monkeypatch.setattr(wkv_operator, "PIECE_NUMBERS", 60)
     monkeypatch.setattr(triton_wkv, "WIDTH", 8)
     monkeypatch.setattr(triton_wkv, "FORWARD_STEPS", 4)
     monkeypatch.setattr(triton_wkv, "BACKWARD_STEPS", 2)
@@ -442,12 +442,12 @@ def test_long_sequences_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_way_back_may_find_another_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole numbers are found anew there, and a rounding error may tip them over."""
     problem = make_problem((2, 19, 3), torch.float64)
-    log_denominator = module._log_denominator
+    log_denominator = wkv_chunk.log_denominator
 
     def call_then_change(**inputs: Any) -> Results:
-        monkeypatch.setattr(module, "_log_denominator", log_denominator)
+        monkeypatch.setattr(wkv_chunk, "log_denominator", log_denominator)
         results = call(**inputs)
-        monkeypatch.setattr(module, "_log_denominator", lambda *sums: log_denominator(*sums) + 1.5)
+        monkeypatch.setattr(wkv_chunk, "log_denominator", lambda *sums: log_denominator(*sums) + 1.5)
         return results
 
     problem.assert_close(problem.run(call_then_change))

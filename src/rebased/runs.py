@@ -150,9 +150,8 @@ def replacing(path: Path, *, durable: bool = True, shared: bool = False) -> Iter
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial" if shared else f".{path.name}.partial")
     partial.touch()
-    mode = (
-        partial.stat().st_mode
-    )  # as the user has it; some libraries make files of their own that nobody else may read
+    # As the user has it: some libraries replace it by a file of their own that nobody else may read.
+    mode = partial.stat().st_mode
     try:
         yield partial
         partial.chmod(mode)

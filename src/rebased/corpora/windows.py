@@ -99,7 +99,7 @@ class Windows(Dataset[dict[str, Tensor]]):
 
 
 def spread(num_windows: int, most: int | None) -> list[int]:
-    """Which windows stand for all: neighbours are often of one document set, so they come from everywhere."""
+    """Which windows represent all, evenly spread: neighbours often belong to one document set."""
     if most is None or most >= num_windows:
         return list(range(num_windows))
     return [index * num_windows // most for index in range(most)]

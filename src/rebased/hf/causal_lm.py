@@ -64,10 +64,10 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """``labels``: as input_ids, -100 where nothing is to be said; shifted here, as everywhere in transformers.
+        """``labels``: as input_ids, -100 where nothing is to be predicted; shifted here, as everywhere in transformers.
 
-        ``logits_to_keep``: so many of the last positions, or these themselves; 0 is all. Others are not computed.
-        In training, with labels and ``config.fused_loss``, there are no logits: None in their place.
+        ``logits_to_keep``: the number of last positions whose logits are computed, 0 for all, or the positions. In
+        training, with labels and ``config.fused_loss``, there are no logits, but None in their place.
         """
         given = input_ids if input_ids is not None else inputs_embeds
         check_shapes(input_ids, inputs_embeds, labels)
@@ -103,7 +103,7 @@ class RebasedForCausalLM(RebasedPreTrainedModel, GenerationMixin):
         return result if wants_dict(return_dict, self.config) else result.to_tuple()
 
     def _fuses_loss(self) -> bool:
-        """A head that others have put something around, as adapters do, is more than its weight."""
+        """Not if something has been put around the head, as adapters do: its weight is then not all that counts."""
         head = self.lm_head
         is_plain = type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks
         return self.training and self.config.fused_loss and is_plain

@@ -46,15 +46,16 @@ class RebasedConfig(PretrainedConfig):
         fused_loss: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`; convolution and ReBased in turn.
+        """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`.
 
-        They are saved as ``mixers``: transformers has layer types of its own, and refuses a file with others.
+        By default the short convolution and ReBased take turns. They are saved as ``mixers``, because transformers
+        has layer types of its own and refuses a file with others.
         ``layer_options``: arguments of mixers, by name, beside what the other fields say (heads, feature_dim, lengths).
         ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
         ``fused_loss``: in training, the loss is computed without the logits, and none are returned.
         ``kwargs``: what `PretrainedConfig` takes, and anything else that other libraries store with a configuration.
-        ValueError, naming the field, for what no model can be, and for what looks like a field's name, or is another
-        model's name of one.
+        ValueError, naming the field, for values that no model can have, for names that look like a misspelt field, and
+        for names that other models have for one of these fields.
         """
         check_spelling(kwargs, _fields())
         sizes = {

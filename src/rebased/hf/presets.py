@@ -37,8 +37,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 def preset(name: str, *, max_positions: int | None = None, **changes: Any) -> RebasedConfig:
     """The configuration of that name, with changed fields; ``max_positions`` is its max_position_embeddings.
 
-    Another number of layers has the preset's mixers in turn; other layer_types say their number, and the preset's
-    options of mixers that are then not there go. ValueError, listing what there is, for an unknown name or field.
+    With another ``num_hidden_layers`` the preset's mixers keep their turn. Other ``layer_types`` also say how many
+    layers there are, and the preset's options of mixers that are not among them are dropped. ValueError, listing what
+    there is, for an unknown name or field.
     """
     if name not in PRESETS:
         raise ValueError(f"name={name!r} is unknown; there are {', '.join(PRESETS)}")

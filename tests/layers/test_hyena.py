@@ -64,7 +64,6 @@ def by_hand(mixer: Hyena, x: Tensor) -> Tensor:
     """Definition 3.1, token after token."""
     _, T, M = x.shape
     K, conv = mixer.conv.num_taps, mixer.conv
-    assert conv.bias is not None
     projected = [x[:, t] @ mixer.in_proj.weight.T + mixer.in_proj.bias for t in range(T)]
     short = [
         conv.bias + sum(conv.weight[:, K - 1 - j] * projected[t - j] for j in range(min(K, t + 1))) for t in range(T)

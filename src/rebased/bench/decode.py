@@ -14,6 +14,7 @@ from rebased.bench.timing import time_call
 from rebased.bench.verify import check_step
 from rebased.kernels import REBASED
 from rebased.ops import initial_state, kernel_attention_step
+from rebased.ops.dtypes import sums_dtype
 from rebased.replay import Replay
 
 __all__ = ["run_decode_bench"]
@@ -76,8 +77,7 @@ def _state_step(context: int | None, config: DecodeBenchConfig) -> Step:
     B, H, F, D = config.batch_size, config.num_heads, config.feature_dim, config.head_dim
     normal = _random(config)
     q, k, v = normal(B, H, F), normal(B, H, F), normal(B, H, D)
-    state_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    state = initial_state(REBASED, B, H, F, D, device=q.device, dtype=state_dtype)
+    state = initial_state(REBASED, B, H, F, D, device=q.device, dtype=sums_dtype(q.dtype))
 
     def step() -> Tensor:
         return kernel_attention_step(q, k, v, state, REBASED, inplace=True, backend=config.backend)[0]

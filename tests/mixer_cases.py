@@ -66,6 +66,26 @@ def with_grads(mixer: Mixer, function: Callable[[Tensor], Tensor], x: Tensor) ->
     return {"out": out.detach()} | dict(zip(leaves, grads, strict=True))
 
 
+def random_tokens(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def grads_of(mixer: Mixer, out: Tensor, x: Tensor) -> dict[str, Tensor]:
+    """The output, and gradients of a fixed sum of it, with respect to x and all parameters."""
+    parameters = dict(mixer.named_parameters())
+    weights = random_tokens(*out.shape, seed=1)
+    grads = torch.autograd.grad((out * weights).sum(), [x, *parameters.values()])
+    return {"out": out.detach(), **dict(zip(["x", *parameters], grads, strict=True))}
+
+
+def assert_same_norms(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Each off by 1e-9 of its own norm at most; what cancels to less, by 1e-15 of the largest norm of all."""
+    assert actual.keys() == expected.keys()
+    floor = 1e-6 * max(x.norm() for x in expected.values())
+    for name, x in expected.items():
+        assert (actual[name] - x).norm() <= 1e-9 * max(x.norm(), floor), name
+
+
 def stream(mixer: Mixer, x: Tensor, lengths: list[int]) -> Tensor:
     state = mixer.init_state(x.shape[0], dtype=x.dtype)
     pieces = []

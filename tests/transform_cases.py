@@ -127,7 +127,16 @@ def stacked(trees: list[Any]) -> Any:
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, each within 1e-10 (relative RMS); integers exactly."""
+    """The same tensors in the same order, each within 1e-10 (relative RMS), whatever its dtype; integers exactly."""
+    _assert_within(actual, expected, lambda dtype: RELATIVE_RMS[torch.float64])
+
+
+def assert_alike(actual: Any, expected: Any) -> None:
+    """The same, each within the bound of its dtype: for results that are sums in another order."""
+    _assert_within(actual, expected, lambda dtype: RELATIVE_RMS[dtype])
+
+
+def _assert_within(actual: Any, expected: Any, bound: Callable[[torch.dtype], float]) -> None:
     actual, expected = tensors(actual), tensors(expected)
     assert len(actual) == len(expected)
     assert len(actual) > 0
@@ -136,6 +145,19 @@ def assert_same(actual: Any, expected: Any) -> None:
         assert have.dtype == want.dtype, f"tensor {index} has dtype {have.dtype}, not {want.dtype}"
         if want.is_floating_point():
             error = relative_rms(have, want)
-            assert error <= RELATIVE_RMS[torch.float64], f"tensor {index} is off by {error:.1e}"
+            assert error <= bound(want.dtype), f"tensor {index} is off by {error:.1e}"
         else:
             assert torch.equal(have, want), f"tensor {index} is {have.tolist()}, not {want.tolist()}"
+
+
+def saved_by(function: Callable[[], object]) -> list[Tensor]:
+    """What autograd keeps for the way back of what ``function`` does."""
+    saved: list[Tensor] = []
+
+    def pack(x: Tensor) -> Tensor:
+        saved.append(x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        function()
+    return saved

@@ -33,10 +33,10 @@ def locked(path: Path, what: str, *, patience: float = 5.0) -> Iterator[None]:
 
 @contextmanager
 def alone_in(folder: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of the folder itself, not of a file in it: one that turns out to hold other things stays as it was.
+    """Hold the lock of the folder itself. A lock file would be left in folders that turn out to belong to others.
 
-    ValueError, at once, if another process has it; ``doing`` is what is done to the folder. On Windows nothing is
-    locked.
+    ValueError, at once, if another process has it; ``doing`` says there what is done to the folder. On Windows nothing
+    is locked.
     """
     if os.name == "nt":
         yield

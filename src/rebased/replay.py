@@ -51,9 +51,9 @@ _num_recorders = 0
 
 @contextmanager
 def as_recorded() -> Iterator[None]:
-    """In here operators do what they do for a graph: they ask a device for nothing, and may need more memory for it.
+    """In here operators act as if a graph were being recorded: they never wait for the device, and may use more memory.
 
-    So they do in all threads: those of autograd know nothing of the one that waits for them.
+    This holds for all threads, because those of autograd cannot know which thread waits for them.
     """
     global _num_recorders
     with _LOCK:
@@ -66,10 +66,10 @@ def as_recorded() -> Iterator[None]:
 
 
 def is_capturing(x: Tensor) -> bool:
-    """Whether what is done to the tensor now is recorded, by whomever: nobody can be asked for its numbers."""
+    """Whether operations on the tensor are being recorded now, by whomever. Its numbers cannot be read then."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def is_recorded(x: Tensor) -> bool:
-    """Whether it is, or somebody may do it again while it is (`as_recorded`)."""
+    """Whether operations on it are being recorded, or are to be done as if they were (`as_recorded`)."""
     return _num_recorders > 0 or is_capturing(x)

@@ -98,7 +98,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 
 def differing_fields(written: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """What a config on disk says otherwise. What it does not say, it did not know."""
+    """Fields of which a config on disk says something else. One that it lacks did not exist when it was written."""
     return [name for name, value in written.items() if name not in config or config[name] != value]
 
 
@@ -125,10 +125,11 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
 
 
 def check_vacant(folder: Path, what: str, *, first: str, others: Collection[str] = ()) -> None:
-    """ValueError if somebody else's files are there: any, unless ``first`` is, the file that ours begin with.
+    """ValueError if the folder holds files of somebody else. With ``first``, the file that we write first, it is ours.
 
-    ``others`` of ours may be there without it, and so may hidden files, ours on their way. The folder is listed before
-    ``first`` is looked for: other processes may be beginning there, and whoever saw a later file then finds it.
+    Without it there may only be ``others``, which are ours too, and hidden files, which are ours being written. The
+    folder is listed before ``first`` is looked for: another process may just be beginning there, and if its later files
+    are seen, its first one is there too.
     """
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     strangers = {name for name in names if not name.startswith(".")} - {*others}
@@ -145,14 +146,14 @@ def write_text(path: Path, text: str, *, durable: bool = True, shared: bool = Fa
 def replacing(path: Path, *, durable: bool = True, shared: bool = False) -> Iterator[Path]:
     """A path beside ``path`` to write to, which then takes its place: readers see the old file or the new one.
 
-    A durable file survives the machine's failing, not only the process's, and takes as long as the disk does.
-    ``shared``: other processes may be writing it at the same time, without a lock. A killed one then leaves its part.
+    A ``durable`` file survives a failure of the machine, not only of the process; that takes as long as the disk needs.
+    ``shared``: other processes may write the same file at the same time, without a lock. One that is killed then leaves
+    its partial file behind.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial" if shared else f".{path.name}.partial")
     partial.touch()
-    mode = (
-        partial.stat().st_mode
-    )  # as the user has it; some libraries make files of their own that nobody else may read
+    # As the user has it: some libraries replace it by a file of their own that nobody else may read.
+    mode = partial.stat().st_mode
     try:
         yield partial
         partial.chmod(mode)

@@ -41,6 +41,18 @@ def test_states_are_those_of_the_mixers() -> None:
     assert states["attention", 16] == Attention(16).state_bytes(16)
 
 
+def test_the_record_has_the_threads_it_ran_on() -> None:
+    """Not those that torch is set to before and after."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        result = run_mixer_bench(tiny(lengths=(8,)), progress=lambda _: None)
+        assert result.environment.threads == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_mixer_that_fails_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Attention):
         def mix(self, *_: Any) -> Any:

@@ -13,9 +13,11 @@ from hf_cases import MIXER_NAMES, VOCABULARY, small_config, small_model, some_to
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
 
+from rebased import models
 from rebased.analysis.checkpoint import load_checkpoint
 from rebased.hf import PRESETS, RebasedConfig, RebasedForCausalLM, RebasedModel, preset
 from rebased.layers import MIXERS
+from rebased.models import LanguageModel
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -28,6 +30,17 @@ def test_table_9_counts(name: str, count: int) -> None:
         model = RebasedForCausalLM(preset(name))
     model.tie_weights()
     assert model.num_parameters() == count
+
+
+@pytest.mark.parametrize("name", ["attention", "based", "rebased"])
+def test_presets_are_those_of_models(name: str) -> None:
+    """Table 9 is written down twice, in each room's own names."""
+    with torch.device("meta"):
+        ours, theirs = LanguageModel(models.preset(f"lm-{name}")), LanguageModel(preset(name).to_model_config())
+    shapes = [{key: x.shape for key, x in model.state_dict().items()} for model in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+    for mine, other in zip(ours.blocks, theirs.blocks, strict=True):
+        assert repr(mine) == repr(other)
 
 
 def test_a_longer_position_table() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mixer_cases import assert_same_norms, grads_of, random_tokens
 from rebased.layers.h3 import H3, H3State
 from tolerances import relative_rms
 
@@ -20,24 +21,6 @@ def build(d_model: int = 6, **options: Any) -> H3:
         mixer.ssm.log_decay.add_(torch.randn_like(mixer.ssm.log_decay) / 2)
         mixer.ssm.frequency.add_(torch.randn_like(mixer.ssm.frequency))
     return mixer
-
-
-def tokens(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def with_grads(mixer: H3, out: Tensor, x: Tensor) -> dict[str, Tensor]:
-    parameters = dict(mixer.named_parameters())
-    weights = tokens(*out.shape, seed=1)
-    grads = torch.autograd.grad((out * weights).sum(), [x, *parameters.values()])
-    return {"out": out.detach(), **dict(zip(["x", *parameters], grads, strict=True))}
-
-
-def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert actual.keys() == expected.keys()
-    floor = 1e-6 * max(x.norm() for x in expected.values())
-    for name, x in expected.items():
-        assert (actual[name] - x).norm() <= 1e-9 * max(x.norm(), floor), name
 
 
 # ---- The definition ----
@@ -81,9 +64,9 @@ def hidden_of(mixer: H3, state: H3State) -> Tensor:
 @settings(max_examples=25)
 def test_matches_the_definition(num_heads: int, head_dim: int, half: int, seq_len: int) -> None:
     mixer = build(num_heads * head_dim, head_dim=head_dim, state_dim=2 * half)
-    x = tokens(2, seq_len, mixer.d_model).requires_grad_()
+    x = random_tokens(2, seq_len, mixer.d_model).requires_grad_()
     expected, last = by_hand(mixer, x)
-    assert_same(with_grads(mixer, mixer(x), x), with_grads(mixer, expected, x))
+    assert_same_norms(grads_of(mixer, mixer(x), x), grads_of(mixer, expected, x))
     _, state = mixer(x, state=mixer.init_state(2, dtype=x.dtype))
     torch.testing.assert_close(hidden_of(mixer, state), last)
 
@@ -93,19 +76,19 @@ def test_matches_the_definition(num_heads: int, head_dim: int, half: int, seq_le
 def test_chunks_of_time(head_dim: int, lengths: list[int]) -> None:
     """Several chunks of 64 and some tokens more, in pieces that begin and end anywhere."""
     mixer = build(head_dim=head_dim)
-    x = tokens(2, 200, 6).requires_grad_()
+    x = random_tokens(2, 200, 6).requires_grad_()
     expected, last = by_hand(mixer, x)
     state, pieces = mixer.init_state(2, dtype=x.dtype), []
     for piece in x.split(lengths, dim=1):
         y, state = mixer(piece, state=state)
         pieces.append(y)
-    assert_same(with_grads(mixer, torch.cat(pieces, dim=1), x), with_grads(mixer, expected, x))
+    assert_same_norms(grads_of(mixer, torch.cat(pieces, dim=1), x), grads_of(mixer, expected, x))
     torch.testing.assert_close(hidden_of(mixer, state), last)
 
 
 def test_masked_tokens_leave_the_state() -> None:
     """Not even NaN in them does anything, and rows have decayed by their own tokens only."""
-    mixer, x = build(head_dim=2), tokens(3, 150, 6)
+    mixer, x = build(head_dim=2), random_tokens(3, 150, 6)
     mask = torch.rand(3, 150, generator=torch.Generator().manual_seed(3)) < 0.6
     mask[2] = False
     masked = x.where(mask[..., None], math.nan)
@@ -123,7 +106,7 @@ def test_masked_tokens_leave_the_state() -> None:
 
 def test_float32_is_close() -> None:
     mixer = build(state_dim=64)
-    x = tokens(2, 300, 6)
+    x = random_tokens(2, 300, 6)
     with torch.no_grad():
         expected, actual = mixer(x), mixer.float()(x.float())
     assert relative_rms(actual, expected) < 1e-5

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mixer_cases import assert_same_norms, grads_of, random_tokens
 from rebased.layers.hyena import Hyena, HyenaState
 from tolerances import relative_rms
 
@@ -16,24 +17,6 @@ from tolerances import relative_rms
 def build(d_model: int = 5, **options: Any) -> Hyena:
     torch.manual_seed(0)
     return Hyena(d_model, **({"seq_len": 16, "filter_dim": 6, "num_frequencies": 3} | options)).double().eval()
-
-
-def tokens(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def with_grads(mixer: Hyena, out: Tensor, x: Tensor) -> dict[str, Tensor]:
-    parameters = dict(mixer.named_parameters())
-    weights = tokens(*out.shape, seed=1)
-    grads = torch.autograd.grad((out * weights).sum(), [x, *parameters.values()])
-    return {"out": out.detach(), **dict(zip(["x", *parameters], grads, strict=True))}
-
-
-def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert actual.keys() == expected.keys()
-    floor = 1e-6 * max(x.norm() for x in expected.values())
-    for name, x in expected.items():
-        assert (actual[name] - x).norm() <= 1e-9 * max(x.norm(), floor), name
 
 
 # ---- The definition ----
@@ -64,7 +47,6 @@ def by_hand(mixer: Hyena, x: Tensor) -> Tensor:
     """Definition 3.1, token after token."""
     _, T, M = x.shape
     K, conv = mixer.conv.num_taps, mixer.conv
-    assert conv.bias is not None
     projected = [x[:, t] @ mixer.in_proj.weight.T + mixer.in_proj.bias for t in range(T)]
     short = [
         conv.bias + sum(conv.weight[:, K - 1 - j] * projected[t - j] for j in range(min(K, t + 1))) for t in range(T)
@@ -101,23 +83,23 @@ def test_matches_the_definition(
         num_taps=num_taps,
         num_inner_layers=num_inner_layers,
     )
-    x = tokens(2, seq_len, d_model).requires_grad_()
-    assert_same(with_grads(mixer, mixer(x), x), with_grads(mixer, by_hand(mixer, x), x))
+    x = random_tokens(2, seq_len, d_model).requires_grad_()
+    assert_same_norms(grads_of(mixer, mixer(x), x), grads_of(mixer, by_hand(mixer, x), x))
 
 
 def test_long_pieces_equal_the_whole() -> None:
     mixer = build(seq_len=128)
-    x = tokens(2, 128, 5).requires_grad_()
+    x = random_tokens(2, 128, 5).requires_grad_()
     state, pieces = mixer.init_state(2, dtype=x.dtype), []
     for piece in x.split([70, 1, 20, 37], dim=1):
         y, state = mixer(piece, state=state)
         pieces.append(y)
-    assert_same(with_grads(mixer, torch.cat(pieces, dim=1), x), with_grads(mixer, mixer(x), x))
+    assert_same_norms(grads_of(mixer, torch.cat(pieces, dim=1), x), grads_of(mixer, mixer(x), x))
 
 
 def test_float32_is_close() -> None:
     mixer = build(seq_len=64)
-    x = tokens(2, 64, 5)
+    x = random_tokens(2, 64, 5)
     with torch.no_grad():
         expected, actual = mixer(x), mixer.float()(x.float())
     assert relative_rms(actual, expected) < 2e-5  # measured 4e-6: sines of frequency 14 amplify what is rounded
@@ -127,7 +109,7 @@ def test_float32_is_close() -> None:
 
 
 def test_longer_sequences_are_refused() -> None:
-    mixer, x = build(), tokens(2, 17, 5)
+    mixer, x = build(), random_tokens(2, 17, 5)
     with torch.no_grad():
         mixer(x[:, :16])
         with pytest.raises(ValueError, match="x has 17 tokens; seq_len=16 is the most that this Hyena takes"):
@@ -141,7 +123,7 @@ def test_longer_sequences_are_refused() -> None:
 
 
 def test_longer_sequences_are_refused_in_compiled_graphs() -> None:
-    mixer, x = build(), tokens(2, 17, 5)
+    mixer, x = build(), random_tokens(2, 17, 5)
     torch._dynamo.reset()
     run = torch.compile(lambda x, mask: mixer(x, key_mask=mask), fullgraph=True, backend="aot_eager")
     mask = torch.arange(17).expand(2, 17) > 0
@@ -153,7 +135,7 @@ def test_longer_sequences_are_refused_in_compiled_graphs() -> None:
 
 def test_padding_takes_no_place() -> None:
     """Neither in a batch wider than seq_len nor in the state that it leaves."""
-    mixer, x = build(), tokens(2, 16, 5)
+    mixer, x = build(), random_tokens(2, 16, 5)
     mask = torch.zeros(2, 20, dtype=torch.bool)
     mask[0, ::2] = True  # 10 tokens
     mask[1, 3:9] = True  # 6
@@ -178,7 +160,7 @@ def test_padding_takes_no_place() -> None:
 
 
 def test_joined_states_go_on_as_they_were() -> None:
-    mixer, x = build(), tokens(3, 10, 5)
+    mixer, x = build(), random_tokens(3, 10, 5)
     with torch.no_grad():
         states = [mixer(x[i : i + 1, :n], state=mixer.init_state(1, dtype=x.dtype))[1] for i, n in enumerate((3, 7, 5))]
         new = torch.stack([x[i, n : n + 3] for i, n in enumerate((3, 7, 5))])
@@ -207,7 +189,7 @@ def test_filters_keep_their_initialisation() -> None:
 
 
 def test_dropout_is_for_training() -> None:
-    mixer, x = build(dropout=0.5), tokens(2, 9, 5)
+    mixer, x = build(dropout=0.5), random_tokens(2, 9, 5)
     assert torch.equal(mixer(x), build()(x))
     assert not torch.equal(mixer.train()(x), mixer(x))
 

@@ -77,3 +77,11 @@ def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG", logger="rebased.ops.backends"):
         choose_backend("auto", queries(), REBASED)
     assert "chose 'triton' for (1, 100, 2, 16) on cuda" in caplog.text
+
+
+def test_no_more_rows_than_triton_counts() -> None:
+    x = queries(numel=lambda: 1)
+    assert backends.runs_on_triton("auto", "x", x, None, num_rows=2**30) is True
+    assert backends.runs_on_triton("auto", "x", x, None, num_rows=2**30 + 1) is False
+    with pytest.raises(ValueError, match=r"^backend='triton' takes up to 1073741824 rows, x has 1073741825; use"):
+        backends.runs_on_triton("triton", "x", x, None, num_rows=2**30 + 1)

@@ -13,24 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from rebased.ops.triton import conv_silu as triton_conv
-from scan_cases import BACKENDS, DEVICE, DTYPES, compiled
-from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
-from transform_cases import looped, tensors, with_grads
+from scan_cases import BACKENDS, DEVICE, DTYPES, LAYOUTS, compiled
+from tolerances import assert_close_in
+from transform_cases import assert_alike, looped, with_grads
 
 module = importlib.import_module("rebased.ops.conv_silu")  # not the function of that name
 conv_silu = module.conv_silu
 
 FINEST = {"torch": torch.float64, "triton": torch.float32}
 Results = dict[str, Tensor]
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "cut out": lambda x: torch.cat([x, x], dim=-1)[..., x.shape[-1] :],
-    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "one token for all": lambda x: x[:, :1].expand_as(x),
-}
-
 
 SMALL_TILES = {"FORWARD_WIDTH": 4, "FORWARD_STEPS": 4, "BACKWARD_WIDTH": 4, "BACKWARD_STEPS": 2, "SPAN": 8}
 
@@ -77,14 +68,6 @@ def assert_close(inputs: tuple[Tensor, ...], backend: str) -> None:
     compute = torch.promote_types(x.dtype, torch.float32)
     rounded = {name: t.to(actual[name].dtype) for name, t in run(definition, inputs, compute).items()}
     assert_close_in(x.dtype, actual, run(definition, inputs, torch.float64), rounded)
-
-
-def assert_alike(actual: Any, expected: Any) -> None:
-    """Up to the order of sums."""
-    for have, want in zip(tensors(actual), tensors(expected), strict=True):
-        assert have.dtype == want.dtype
-        assert have.shape == want.shape
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
 
 
 @BACKENDS

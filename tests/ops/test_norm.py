@@ -18,7 +18,7 @@ from rebased.ops import backends
 from rebased.ops.norm import MAX_TRITON_WIDTH, norm_affine
 from rebased.ops.triton import norm as triton_norm
 from tolerances import RELATIVE_RMS, relative_rms
-from transform_cases import looped, tensors, with_grads
+from transform_cases import assert_alike, looped, saved_by, with_grads
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {
@@ -71,15 +71,6 @@ def results(run: Callable[..., Tensor], leaves: dict[str, Tensor | None], dout: 
     for (name, x), dx in zip(real.items(), grads, strict=True):
         assert (dx.dtype, dx.shape, dx.device) == (x.dtype, x.shape, x.device), name
     return {"out": out.detach()} | {f"d{name}": dx for name, dx in zip(real, grads, strict=True)}
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, within the bound of their dtype."""
-    actual, expected = tensors(actual), tensors(expected)
-    assert len(actual) == len(expected) > 0
-    for have, want in zip(actual, expected, strict=True):
-        assert (have.shape, have.dtype) == (want.shape, want.dtype)
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
 
 
 @dataclass(frozen=True)
@@ -229,7 +220,7 @@ def test_joined_heads_and_single_heads(backend: str) -> None:
     single = norm_affine(x, backend=backend)
     assert (single.var(dim=-1, correction=0) - 1).abs().max() < 1e-4
     for head in range(3):
-        assert_same(single[:, :, head], norm_affine(x[:, :, head], backend=backend))
+        assert_alike(single[:, :, head], norm_affine(x[:, :, head], backend=backend))
 
 
 @BACKENDS
@@ -287,15 +278,8 @@ def test_rows_of_a_projection_are_not_copied() -> None:
 @BACKENDS
 @pytest.mark.parametrize("normalize", [False, True])
 def test_saves_no_normalised_copy(backend: str, normalize: bool) -> None:
-    saved: list[Tensor] = []
-
-    def pack(x: Tensor) -> Tensor:
-        saved.append(x)
-        return x
-
     x, weight, bias = randn(7, 5).requires_grad_(), randn(5).requires_grad_(), randn(5)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        norm_affine(x, weight, bias, normalize=normalize, backend=backend)
+    saved = saved_by(lambda: norm_affine(x, weight, bias, normalize=normalize, backend=backend))
     statistics = [t for t in saved if t.data_ptr() not in (x.data_ptr(), weight.data_ptr())]
     assert [tuple(t.shape) for t in statistics] == ([(7,), (7,)] if normalize else [(0,), (0,)])
 
@@ -347,11 +331,11 @@ def test_vmap_equals_a_loop(backend: str, dims: tuple[int | None, ...], normaliz
     inputs = stacked_inputs(backend, dims)
     run = partial(norm_affine, normalize=normalize, backend=backend)
     one = partial(loss, normalize=normalize, backend=backend)
-    assert_same(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
+    assert_alike(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
     mapped = vmap(grad(one, argnums=(0, 1, 2)), dims)(*inputs)
-    assert_same(mapped, looped(grad(one, argnums=(0, 1, 2)), dims, *inputs))
+    assert_alike(mapped, looped(grad(one, argnums=(0, 1, 2)), dims, *inputs))
     total = with_grads(lambda *inputs: vmap(run, dims)(*inputs), *inputs)
-    assert_same(total, with_grads(lambda *inputs: looped(run, dims, *inputs), *inputs))
+    assert_alike(total, with_grads(lambda *inputs: looped(run, dims, *inputs), *inputs))
 
 
 @BACKENDS
@@ -366,7 +350,7 @@ def test_vmap_of_vmap(backend: str, outer: tuple[int | None, ...], inner: tuple[
         inputs.append(x * factors)
     gradient = grad(partial(loss, backend=backend), argnums=(0, 1, 2))
     mapped = vmap(vmap(gradient, inner), outer)(*inputs)
-    assert_same(mapped, looped(lambda *inputs: looped(gradient, inner, *inputs), outer, *inputs))
+    assert_alike(mapped, looped(lambda *inputs: looped(gradient, inner, *inputs), outer, *inputs))
 
 
 @BACKENDS
@@ -374,7 +358,7 @@ def test_vmap_without_parameters(backend: str) -> None:
     x, *_ = stacked_inputs(backend, (0, None, None))
     for weight, bias in ((None, None), (torch.ones(6, dtype=x.dtype, device=DEVICE), None)):
         run = partial(loss, weight=weight, bias=bias, backend=backend)
-        assert_same(vmap(grad(run))(x), looped(grad(run), (0,), x))
+        assert_alike(vmap(grad(run))(x), looped(grad(run), (0,), x))
 
 
 @BACKENDS
@@ -384,7 +368,7 @@ def test_jacobians(backend: str) -> None:
     x = x[0, :2]
     run = partial(norm_affine, backend=backend)
     expected = jacrev(lambda *inputs: oracle(*inputs), argnums=(0, 1, 2))(x, weight, bias)
-    assert_same(jacrev(run, argnums=(0, 1, 2))(x, weight, bias), expected)
+    assert_alike(jacrev(run, argnums=(0, 1, 2))(x, weight, bias), expected)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (0, 0, 0)], ids=str)
@@ -444,16 +428,16 @@ compiles = pytest.mark.usefixtures("_forget_compilations")
 def test_compile(backend: str, normalize: bool) -> None:
     inputs = stacked_inputs(backend, (None, None, None))
     run = partial(norm_affine, normalize=normalize, backend=backend)
-    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
+    assert_alike(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
 
 
 @compiles
 def test_compile_of_vmap() -> None:
     """As replicas are trained: autograd is outside, or inside."""
     inputs = stacked_inputs("torch", (0, 0, 0))
-    assert_same(with_grads(compiled(vmap(norm_affine)), *inputs), with_grads(vmap(norm_affine), *inputs))
+    assert_alike(with_grads(compiled(vmap(norm_affine)), *inputs), with_grads(vmap(norm_affine), *inputs))
     gradient = vmap(grad(loss, argnums=(0, 1, 2)))
-    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
+    assert_alike(compiled(gradient)(*inputs), gradient(*inputs))
 
 
 @compiles
@@ -463,7 +447,7 @@ def test_compile_adapts_to_lengths() -> None:
     for length in (5, 7, 0):
         x = randn(2, length, 6, dtype=torch.float64)
         with torch.compiler.set_stance("fail_on_recompile" if length == 7 else "default"):
-            assert_same(with_grads(run, x, weight, bias), with_grads(norm_affine, x, weight, bias))
+            assert_alike(with_grads(run, x, weight, bias), with_grads(norm_affine, x, weight, bias))
 
 
 @compiles
@@ -480,7 +464,7 @@ def test_export() -> None:
     length = torch.export.Dim("length", min=2, max=64)
     program = torch.export.export(module, (randn(2, 5, 6),), dynamic_shapes=({1: length},))
     x = randn(2, 9, 6)
-    assert_same(program.module()(x), module(x))
+    assert_alike(program.module()(x), module(x))
 
 
 def test_autocast_changes_nothing() -> None:
@@ -600,4 +584,4 @@ def test_replicas_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.randn(*shape, device="cuda", generator=generator) for shape in [(40, 8, 128, 64), (40, 64), (40, 64)]
     ]
     gradient = grad(loss, argnums=(0, 1, 2))
-    assert_same(vmap(gradient)(*inputs), looped(gradient, (0, 0, 0), *inputs))
+    assert_alike(vmap(gradient)(*inputs), looped(gradient, (0, 0, 0), *inputs))

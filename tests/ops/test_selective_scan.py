@@ -1,9 +1,6 @@
 """selective_scan against a loop over time in float64: in plain torch, and in Triton's interpreter or on a GPU."""
 
-import importlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,139 +10,28 @@ import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.func import grad, jacrev, vmap
+from torch.func import grad, vmap
 
 from rebased.ops import backends
 from rebased.ops.triton import selective_scan as triton_scan
-from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, compiled
-from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
-from transform_cases import looped, tensors, with_grads
-
-module = importlib.import_module("rebased.ops.selective_scan")  # not the function of that name
-selective_scan, selective_scan_step = module.selective_scan, module.selective_scan_step
-scan = partial(selective_scan, return_state=True)
+from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES
+from selective_scan_cases import (
+    SHAPES,
+    make_problem,
+    module,
+    problems,
+    scan,
+    selective_scan,
+    selective_scan_step,
+    use_small_chunks,
+)
+from tolerances import assert_close_in
+from transform_cases import assert_alike, saved_by
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several chunks, and pieces of the batch and of groups, also for a few tokens; in Triton several steps a chunk."""
-    monkeypatch.setattr(module, "CHUNK", 8)
-    monkeypatch.setattr(module, "PIECE_NUMBERS", 200)
-    monkeypatch.setattr(triton_scan, "THREAD_STATES", 8)
-
-
-# ---- The oracle ----
-
-
-def by_steps(x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, one token after another; all inputs have one dtype."""
-    h, ys = state, []
-    for t in range(x.shape[1]):
-        h = torch.exp(dt[:, t, :, None] * A) * h + (dt[:, t] * x[:, t])[:, :, None] * b[:, t, None, :]
-        ys.append((h * c[:, t, None, :]).sum(dim=-1))
-    return torch.stack(ys, dim=1) if ys else x, h
-
-
-@dataclass(frozen=True)
-class Problem:
-    leaves: dict[str, Tensor]
-    """x, dt, A, b, c and perhaps state."""
-    dy: Tensor | None
-    dlast: Tensor | None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.leaves["x"].dtype
-
-    def run(self, function: Callable[..., tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """y, the last state and the gradient of each leaf."""
-        leaves = {name: x.detach().requires_grad_() for name, x in self.leaves.items()}
-        y, last = function(**leaves)
-        outs, douts = zip(*[pair for pair in ((y, self.dy), (last, self.dlast)) if pair[1] is not None], strict=True)
-        # A loss that does not use y has no gradient for c; that of the operator is zero.
-        grads = torch.autograd.grad(outs, list(leaves.values()), douts, allow_unused=True)
-        grads = [torch.zeros_like(x) if dx is None else dx for x, dx in zip(leaves.values(), grads, strict=True)]
-        for (name, x), dx in zip(leaves.items(), grads, strict=True):
-            assert (dx.dtype, dx.shape, dx.device) == (x.dtype, x.shape, x.device), name
-        return {"y": y.detach(), "last": last.detach()} | {
-            f"d{name}": dx for name, dx in zip(leaves, grads, strict=True)
-        }
-
-    def to(self, dtype: torch.dtype) -> "Problem":
-        leaves = {name: x.to(dtype) for name, x in self.leaves.items()}
-        return Problem(leaves, *(None if dout is None else dout.to(dtype) for dout in (self.dy, self.dlast)))
-
-    def definition(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        def run(state: Tensor | None = None, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-            if state is None:
-                state = torch.zeros(inputs["x"].shape[0], *inputs["A"].shape, dtype=dtype, device=DEVICE)
-            return by_steps(**inputs, state=state)
-
-        return self.to(dtype).run(run)
-
-    def assert_close(self, actual: dict[str, Tensor]) -> None:
-        x = self.leaves["x"]
-        compute = torch.float64 if x.dtype == torch.float64 else torch.float32
-        assert (actual["y"].dtype, actual["last"].dtype) == (x.dtype, compute)
-        rounded = {name: y.to(actual[name].dtype) for name, y in self.definition(compute).items()}
-        assert_close_in(self.dtype, actual, self.definition(torch.float64), rounded)
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "cut out": lambda x: torch.cat([x, x, x], dim=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
-    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-    "one token for all": lambda x: x[:, :1].expand_as(x),
-}
-
-
-def make_problem(
-    sizes: tuple[int, int, int, int],
-    dtype: torch.dtype = torch.float32,
-    *,
-    seed: int = 0,
-    layout: str = "contiguous",
-    has_state: bool = True,
-    outputs: tuple[str, ...] = ("y", "last"),
-    other_dtype: torch.dtype | None = None,
-    device: str = DEVICE,
-) -> Problem:
-    """``other_dtype``: of dt and A."""
-    B, T, M, N = sizes
-    generator = torch.Generator().manual_seed(seed)
-    compute = torch.float64 if dtype == torch.float64 else torch.float32
-
-    def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
-
-    leaves = {
-        "x": LAYOUTS[layout](draw(B, T, M)),
-        "dt": LAYOUTS[layout](draw(B, T, M, dtype=torch.float64).abs().to(other_dtype or dtype)),
-        "A": -draw(M, N, dtype=torch.float64).abs().to(other_dtype or dtype),
-        "b": LAYOUTS[layout](draw(B, T, N)),
-        "c": LAYOUTS[layout](draw(B, T, N)),
-    }
-    if has_state:
-        leaves["state"] = draw(B, M, N, dtype=compute)
-    dy, dlast = draw(B, T, M), draw(B, M, N, dtype=compute)
-    return Problem(leaves, dy if "y" in outputs else None, dlast if "last" in outputs else None)
-
-
-@st.composite
-def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_batch: int = 3, max_len: int = 40) -> Problem:
-    dtype = draw(st.sampled_from(dtypes))
-    lengths = st.integers(1, max_len) | st.sampled_from([1, 7, 8, 9, 16, 17])
-    return make_problem(
-        (draw(st.integers(1, max_batch)), draw(lengths), draw(st.integers(1, 11)), draw(st.integers(1, 6))),
-        dtype,
-        seed=draw(st.integers(0, 2**32)),
-        layout=draw(st.sampled_from(list(LAYOUTS))),
-        has_state=draw(st.booleans()),
-        outputs=draw(st.sampled_from([("y", "last"), ("y",), ("last",)])),
-        other_dtype=draw(st.sampled_from([dtype, *([] if dtype == torch.float64 else [torch.float32])])),
-    )
+    use_small_chunks(monkeypatch)
 
 
 @given(data=st.data())
@@ -256,7 +142,7 @@ def test_tokens_without_a_step_might_not_be_there(backend: str) -> None:
     y, last = scan(**leaves | {"dt": dt}, backend=backend)
     kept = {name: x if name in ("A", "state") else x[:, there] for name, x in leaves.items()}
     expected_y, expected_last = scan(**kept, backend=backend)
-    assert_same((y[:, there], last), (expected_y, expected_last))
+    assert_alike((y[:, there], last), (expected_y, expected_last))
 
 
 def test_steps_are_the_scan() -> None:
@@ -294,15 +180,8 @@ def test_states_beyond_float16(backend: str) -> None:
 
 def test_saves_few_states() -> None:
     """The inputs themselves, and states before and after each chunk."""
-    saved: list[Tensor] = []
-
-    def pack(x: Tensor) -> Tensor:
-        saved.append(x)
-        return x
-
     leaves = {name: x.requires_grad_() for name, x in make_problem((2, 20, 3, 4)).leaves.items()}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        selective_scan(**leaves)
+    saved = saved_by(lambda: selective_scan(**leaves))
     inputs = {x.data_ptr() for x in leaves.values()}
     assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 4, 1, 3, 4)]
 
@@ -356,189 +235,6 @@ def test_nothing_to_do(sizes: tuple[int, int, int, int]) -> None:
     assert actual["y"].shape == sizes[:3]
     assert torch.equal(actual["last"], problem.leaves["state"])
     assert torch.equal(actual["dstate"], problem.dlast)
-
-
-# ---- Under transforms ----
-
-SHAPES = [(2, 9, 3), (2, 9, 3), (3, 4), (2, 9, 4), (2, 9, 4), (2, 3, 4)]
-"""Of x, dt, A, b, c and the state."""
-
-
-def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
-    """Inputs with a new axis of different entries at each given place, or none."""
-    dtype = torch.float64 if backend == "torch" else torch.float32
-    inputs = []
-    for i, (shape, dim) in enumerate(zip(SHAPES, dims, strict=True)):
-        generator = torch.Generator().manual_seed(i)
-        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
-        x = {1: x.abs(), 2: -x.abs()}.get(i, x)
-        inputs.append(x[0] if dim is None else x.movedim(0, dim).contiguous())
-    return inputs
-
-
-def call(*inputs: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-    return scan(*inputs[:5], state=inputs[5] if len(inputs) > 5 else None, backend=backend)
-
-
-def loss(*inputs: Tensor, backend: str = "auto") -> Tensor:
-    y, last = call(*inputs, backend=backend)
-    return y.sin().sum() + last.cos().sum()
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, within the bound of their dtype."""
-    actual, expected = tensors(actual), tensors(expected)
-    assert len(actual) == len(expected) > 0
-    for have, want in zip(actual, expected, strict=True):
-        assert (have.shape, have.dtype) == (want.shape, want.dtype)
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
-
-
-DIMS = [
-    (0, 0, 0, 0, 0, 0),
-    (0, None, None, None, None, None),
-    (None, None, 0, None, None, None),
-    (3, 1, 2, 0, None, 1),
-    (None, 2, 1, 3, 2, None),
-]
-
-
-@pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_vmap_equals_a_loop(dims: tuple[int | None, ...]) -> None:
-    """Stacked replicas: everything is mapped, or some of it; values, vmap(grad) and grad(vmap)."""
-    inputs = stacked_inputs("torch", dims)
-    assert_same(vmap(call, dims)(*inputs), looped(call, dims, *inputs))
-    gradient = grad(loss, argnums=tuple(range(6)))
-    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
-    total = with_grads(lambda *inputs: vmap(call, dims)(*inputs), *inputs)
-    assert_same(total, with_grads(lambda *inputs: looped(call, dims, *inputs), *inputs))
-
-
-def test_vmap_in_triton() -> None:
-    dims = (0, 0, 0, 0, 0, 0)
-    inputs = stacked_inputs("triton", dims, size=2)
-    gradient = grad(partial(loss, backend="triton"), argnums=tuple(range(6)))
-    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
-
-
-def test_vmap_of_a_loss_under_autograd() -> None:
-    """As replicas are trained: their losses are summed, and autograd is outside. There is no state."""
-    inputs = stacked_inputs("torch", (0,) * 6)[:5]
-
-    def total(*inputs: Tensor) -> Tensor:
-        return vmap(loss)(*inputs)
-
-    assert_same(with_grads(total, *inputs), with_grads(lambda *inputs: looped(loss, (0,) * 5, *inputs), *inputs))
-
-
-def test_vmap_of_vmap() -> None:
-    inputs = [torch.stack([x, x / 2]) for x in stacked_inputs("torch", (0,) * 6)]
-    inputs[2] = inputs[2][0]  # A is the same for all outer ones
-    outer, inner = (0, 0, None, 0, 0, 0), (0,) * 6
-    gradient = grad(loss, argnums=tuple(range(6)))
-    expected = looped(lambda *inputs: looped(gradient, inner, *inputs), outer, *inputs)
-    assert_same(vmap(vmap(gradient, inner), outer)(*inputs), expected)
-
-
-def test_vmap_over_nothing() -> None:
-    inputs = [x[:0] for x in stacked_inputs("torch", (0,) * 6)]
-    grads = vmap(grad(loss, argnums=tuple(range(6))))(*inputs)
-    assert [tuple(x.shape) for x in grads] == [(0, *shape) for shape in SHAPES]
-
-
-def test_jacobians() -> None:
-    """Only the gradient that comes in is mapped."""
-    inputs = [x[:1, :3] if x.ndim == 3 else x for x in stacked_inputs("torch", (None,) * 6)]
-    inputs[5] = stacked_inputs("torch", (None,) * 6)[5][:1]
-    argnums = tuple(range(6))
-    expected = jacrev(by_steps, argnums=argnums)(*inputs)
-    assert_same(jacrev(call, argnums=argnums)(*inputs), expected)
-
-
-def test_refuses_double_backward() -> None:
-    x, *rest = stacked_inputs("torch", (None,) * 6)
-    x.requires_grad_()
-    (dx,) = torch.autograd.grad(loss(x, *rest), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated"):
-        dx.sum().backward()
-
-
-@pytest.mark.parametrize("has_state", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_opcheck(dtype: torch.dtype, has_state: bool) -> None:
-    """Schemas, fake tensors, strides and registration of both operators, with groups."""
-    layout = "time first" if dtype == torch.float32 else "cut out"
-    cases = [make_problem((2, 9, 3, 4), dtype, seed=seed, layout=layout, device="cpu") for seed in range(2)]
-    x, dt, b, c = (torch.stack([p.leaves[name] for p in cases], dim=2) for name in ("x", "dt", "b", "c"))
-    A = torch.stack([p.leaves["A"] for p in cases])
-    state = torch.stack([p.leaves["state"] for p in cases], dim=1) if has_state else None
-    leaves = [None if t is None else t.detach().clone().requires_grad_() for t in (x, dt, A, b, c, state)]
-    torch.library.opcheck(torch.ops.rebased.selective_scan.default, (*leaves, 4, "auto"))
-    y, last, states = torch.ops.rebased.selective_scan(x, dt, A, b, c, state, 4, "auto")
-    for dy, dlast in ((y, None), (None, last), (y, last)):
-        inputs = dy, dlast, x, dt, A, b, c, states, 4, "auto"
-        torch.library.opcheck(torch.ops.rebased.selective_scan_backward.default, inputs)
-
-
-compiles = pytest.mark.usefixtures("_forget_compilations")
-
-
-@compiles
-@BACKENDS
-def test_compile(backend: str) -> None:
-    inputs = stacked_inputs(backend, (None,) * 6)
-    run = partial(call, backend=backend)
-    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
-
-
-@compiles
-def test_compile_of_vmap() -> None:
-    """As replicas are trained: autograd is outside, or inside."""
-    inputs = stacked_inputs("torch", (0,) * 6)
-    assert_same(with_grads(compiled(vmap(call)), *inputs), with_grads(vmap(call), *inputs))
-    gradient = vmap(grad(loss, argnums=tuple(range(6))))
-    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
-
-
-@compiles
-def test_compile_adapts_to_lengths() -> None:
-    run = compiled(call, dynamic=True)
-    for length in (9, 21, 6):
-        inputs = list(make_problem((2, length, 3, 4), torch.float64).leaves.values())
-        with torch.compiler.set_stance("fail_on_recompile" if length == 21 else "default"):
-            assert_same(with_grads(run, *inputs), with_grads(call, *inputs))
-
-
-@compiles
-def test_export() -> None:
-    class Scan(torch.nn.Module):
-        def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-            return call(*inputs)
-
-    def inputs(length: int) -> tuple[Tensor, ...]:
-        return tuple(make_problem((2, length, 3, 4)).leaves.values())
-
-    length = torch.export.Dim("length", min=2, max=64)
-    shapes = tuple({1: length} if i in (0, 1, 3, 4) else None for i in range(6))
-    program = torch.export.export(Scan(), inputs(9), dynamic_shapes=(shapes,))
-    assert_same(program.module()(*inputs(20)), call(*inputs(20)))
-
-
-def test_autocast_changes_nothing() -> None:
-    """A projection's bfloat16 output meets a float32 A; what arrives in float32 stays so."""
-    for dtype in (torch.bfloat16, torch.float32):
-        problem = make_problem((2, 9, 3, 4), dtype, other_dtype=torch.float32, device="cpu")
-        expected = problem.run(scan)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            actual = problem.run(scan)
-        assert all(torch.equal(actual[name], expected[name]) for name in expected)
-        token = {name: x[:, 0] if x.ndim == 3 and name != "state" else x for name, x in problem.leaves.items()}
-        expected_y, expected_state = selective_scan_step(**token)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            y, state = selective_scan_step(**token)
-        assert (y.dtype, state.dtype) == (dtype, torch.float32)
-        assert torch.equal(y, expected_y)
-        assert torch.equal(state, expected_state)
 
 
 # ---- Bad input ----
@@ -642,12 +338,3 @@ def test_large_on_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype, mo
     for _ in range(3):
         again = problem.run(scan)
         assert all(torch.equal(again[name], actual[name]) for name in actual)
-
-
-@pytest.mark.gpu
-def test_replicas_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    problems = [make_problem((4, 150, 40, 16), seed=seed).leaves.values() for seed in range(5)]
-    inputs = [torch.stack(xs) for xs in zip(*problems, strict=True)]
-    gradient = grad(loss, argnums=tuple(range(6)))
-    assert_same(vmap(gradient)(*inputs), looped(gradient, (0,) * 6, *inputs))

@@ -1,9 +1,7 @@
 """wkv against its two sums in float64, and against a loop over time: in plain torch, and in Triton's interpreter."""
 
-import importlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,213 +10,32 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.func import grad, jacrev, vmap
 
-from rebased.ops import backends
-from rebased.ops.triton import wkv as triton_wkv
+from rebased.ops import backends, wkv_chunk
 from rebased.ops.triton.rows import with_rows
-from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES, compiled
-from tolerances import RELATIVE_RMS, assert_close_in, relative_rms
-from transform_cases import looped, tensors, with_grads
-
-module = importlib.import_module("rebased.ops.wkv")  # not the function of that name
-WKVState, initial_wkv_state, wkv, wkv_step = module.WKVState, module.initial_wkv_state, module.wkv, module.wkv_step
+from scan_cases import BACKENDS, BATCH_SIZES, DEVICE, DTYPES
+from tolerances import assert_close_in, relative_rms
+from transform_cases import assert_alike, saved_by
+from wkv_cases import (
+    Problem,
+    Results,
+    WKVState,
+    by_steps,
+    by_sums,
+    call,
+    initial_wkv_state,
+    make_problem,
+    problems,
+    undivided,
+    use_small_chunks,
+    wkv,
+    wkv_step,
+)
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several chunks, and pieces of the batch and of groups, also for a few tokens; in Triton several steps a chunk."""
-    monkeypatch.setattr(module, "CHUNK", 8)
-    monkeypatch.setattr(module, "PIECE_NUMBERS", 60)
-    monkeypatch.setattr(triton_wkv, "WIDTH", 8)
-    monkeypatch.setattr(triton_wkv, "FORWARD_STEPS", 4)
-    monkeypatch.setattr(triton_wkv, "BACKWARD_STEPS", 2)
-
-
-# ---- The oracles ----
-
-Results = tuple[Tensor, Tensor, Tensor]
-"""Output, and the last numerator and denominator as they are, not divided by anything."""
-
-
-def by_sums(
-    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, numerator: Tensor, denominator: Tensor, key_mask: Tensor
-) -> Results:
-    """The definition, with a weight for each pair of tokens; the past is one more token, before all others."""
-    keys = k.where(key_mask[..., None], 0)[:, None]
-    values = v.where(key_mask[..., None], 0)[:, None]
-    count = key_mask.cumsum(dim=1)
-    between = (count[:, :, None] - 1 - count[:, None, :])[..., None]  # (B, T, S, 1): tokens after s and before t
-    seen = (key_mask[:, :, None] & key_mask[:, None, :])[..., None] & (between >= 0)
-    weights = torch.where(seen, (keys - between.clamp(min=0) * decay).exp(), 0.0)
-    own = (bonus + keys[:, 0]).exp()
-    left = (-(count - 1)[..., None] * decay).exp()  # of the past, before each token
-    above = (weights * values).sum(dim=2) + own * values[:, 0] + left * numerator[:, None]
-    below = weights.sum(dim=2) + own + left * denominator[:, None]
-    total = count[:, -1:, None]
-    final = torch.where(key_mask[..., None], (keys[:, 0] - (total - count[..., None]) * decay).exp(), 0.0)
-    left = (-total[:, 0] * decay).exp()
-    last = (final * values[:, 0]).sum(dim=1) + left * numerator, final.sum(dim=1) + left * denominator
-    return (above / below).where(key_mask[..., None], 0.0), *last
-
-
-def by_steps(
-    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: tuple[Tensor, Tensor, Tensor], key_mask: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """One token after another, relative to a running maximum: for k whose exponentials do not exist."""
-    numerator, denominator, maximum = state
-    outs = []
-    for t in range(k.shape[1]):
-        key, value, real = k[:, t], v[:, t], key_mask[:, t, None]
-        top = torch.maximum(maximum, bonus + key).detach()
-        past, own = (maximum - top).exp(), (bonus + key - top).exp()
-        out = (past * numerator + own * value) / (past * denominator + own)
-        outs.append(out.where(real, 0))
-        top = torch.maximum(maximum - decay, key).detach()
-        past, own = (maximum - decay - top).exp(), (key - top).exp()
-        numerator = (past * numerator + own * value).where(real, numerator)
-        denominator = (past * denominator + own).where(real, denominator)
-        maximum = top.where(real, maximum)
-    return torch.stack(outs, dim=1), (numerator, denominator, maximum)
-
-
-@dataclass(frozen=True)
-class Problem:
-    leaves: dict[str, Tensor]
-    """k, v, decay, bonus and perhaps numerator, denominator and maximum."""
-    douts: dict[str, Tensor]
-    """Gradients of those of out, numerator and denominator that the loss depends on; the latter two undivided."""
-    key_mask: Tensor | None = None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.leaves["v"].dtype
-
-    @property
-    def has_state(self) -> bool:
-        return "numerator" in self.leaves
-
-    def run(self, function: Callable[..., Results]) -> dict[str, Tensor]:
-        """Results, and the gradient of each leaf."""
-        leaves = {name: x.detach().requires_grad_() for name, x in self.leaves.items()}
-        found = dict(zip(("out", "numerator", "denominator"), function(**leaves, key_mask=self.key_mask), strict=True))
-        used = [found[name] for name in self.douts]
-        grads = torch.autograd.grad(used, list(leaves.values()), list(self.douts.values()), allow_unused=True)
-        grads = [torch.zeros_like(x) if dx is None else dx for x, dx in zip(leaves.values(), grads, strict=True)]
-        for (name, x), dx in zip(leaves.items(), grads, strict=True):
-            assert (dx.dtype, dx.shape, dx.device) == (x.dtype, x.shape, x.device), name
-        return {name: x.detach() for name, x in found.items()} | {
-            f"d{name}": dx for name, dx in zip(leaves, grads, strict=True)
-        }
-
-    def to(self, dtype: torch.dtype) -> "Problem":
-        leaves, douts = ({name: x.to(dtype) for name, x in xs.items()} for xs in (self.leaves, self.douts))
-        return Problem(leaves, douts, self.key_mask)
-
-    def definition(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        def run(
-            k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, key_mask: Tensor | None, **state: Tensor
-        ) -> Results:
-            if key_mask is None:
-                key_mask = torch.ones(k.shape[:2], dtype=torch.bool, device=DEVICE)
-            numerator = denominator = torch.zeros_like(k[:, 0])
-            if state:
-                scale = state["maximum"].exp()
-                numerator, denominator = state["numerator"] * scale, state["denominator"] * scale
-            return by_sums(k, v, decay, bonus, numerator, denominator, key_mask)
-
-        return self.to(dtype).run(run)
-
-    def assert_close(self, actual: dict[str, Tensor]) -> None:
-        compute = torch.float64 if self.dtype == torch.float64 else torch.float32
-        assert (actual["out"].dtype, actual["numerator"].dtype) == (self.dtype, compute)
-        exact = self.definition(torch.float64)
-        rounded = {name: y.to(actual[name].dtype) for name, y in self.definition(compute).items()}
-        # Gradients of few tokens are mostly cancellation: what they are the sums of is of the size of v and of dout.
-        floor = torch.stack([dout.double().norm() for dout in self.douts.values()]).norm().item()
-        assert_close_in(self.dtype, actual, exact, rounded, floor=floor)
-
-
-def call(
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    bonus: Tensor,
-    key_mask: Tensor | None = None,
-    backend: str = "auto",
-    **state: Tensor,
-) -> Results:
-    first = WKVState(**state) if state else None
-    out, last = wkv(k, v, decay, bonus, key_mask=key_mask, state=first, return_state=True, backend=backend)
-    return out, *undivided(last)
-
-
-def undivided(state: Any) -> tuple[Tensor, Tensor]:
-    assert not state.maximum.requires_grad
-    scale = state.maximum.exp()
-    return state.numerator * scale, state.denominator * scale
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "cut out": lambda x: torch.cat([x, x, x], dim=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
-    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "channels first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "every other number": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-}
-
-
-def make_problem(
-    sizes: tuple[int, int, int],
-    dtype: torch.dtype = torch.float32,
-    *,
-    seed: int = 0,
-    layout: str = "contiguous",
-    has_state: bool = True,
-    masked: bool = False,
-    outputs: tuple[str, ...] = ("out", "numerator", "denominator"),
-    parameter_dtype: torch.dtype | None = None,
-    device: str = DEVICE,
-) -> Problem:
-    B, T, M = sizes
-    generator = torch.Generator().manual_seed(seed)
-    compute = torch.float64 if dtype == torch.float64 else torch.float32
-
-    def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
-
-    leaves = {
-        "k": LAYOUTS[layout](2 * draw(B, T, M)),
-        "v": LAYOUTS[layout](draw(B, T, M)),
-        "decay": draw(M, dtype=torch.float64).exp().to(parameter_dtype or dtype),
-        "bonus": draw(M, dtype=parameter_dtype or dtype),
-    }
-    if has_state:
-        leaves |= {
-            "numerator": draw(B, M, dtype=compute),
-            "denominator": draw(B, M, dtype=compute).abs() + 0.1,
-            "maximum": 2 * draw(B, M, dtype=compute),
-        }
-    douts = {"out": draw(B, T, M)} | {name: draw(B, M, dtype=compute) for name in ("numerator", "denominator")}
-    key_mask = (torch.rand(B, T, generator=generator) < 0.6).to(device) if masked else None
-    return Problem(leaves, {name: douts[name] for name in outputs}, key_mask)
-
-
-@st.composite
-def problems(draw: st.DrawFn, dtypes: list[torch.dtype], *, max_batch: int = 3, max_len: int = 40) -> Problem:
-    dtype = draw(st.sampled_from(dtypes))
-    lengths = st.integers(1, max_len) | st.sampled_from([1, 7, 8, 9, 16, 17])
-    outputs = [("out", "numerator", "denominator"), ("out",), ("numerator",), ("denominator",)]
-    return make_problem(
-        (draw(st.integers(1, max_batch)), draw(lengths), draw(st.integers(1, 11))),
-        dtype,
-        seed=draw(st.integers(0, 2**32)),
-        layout=draw(st.sampled_from(list(LAYOUTS))),
-        has_state=draw(st.booleans()),
-        masked=draw(st.booleans()),
-        outputs=draw(st.sampled_from(outputs)),
-        parameter_dtype=draw(st.sampled_from([dtype, *([] if dtype == torch.float64 else [torch.float32])])),
-    )
+    use_small_chunks(monkeypatch)
 
 
 @given(data=st.data())
@@ -357,7 +174,7 @@ def test_masked_tokens_might_not_be_there(backend: str) -> None:
     out, state = wkv(**leaves, key_mask=there.to(DEVICE).expand(B, 21), return_state=True, backend=backend)
     kept = {name: x[:, there] if x.ndim == 3 else x for name, x in leaves.items()}
     expected, expected_state = wkv(**kept, return_state=True, backend=backend)
-    assert_same((out[:, there], undivided(state)), (expected, undivided(expected_state)))
+    assert_alike((out[:, there], undivided(state)), (expected, undivided(expected_state)))
 
 
 @BACKENDS
@@ -452,12 +269,12 @@ def test_long_sequences_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_way_back_may_find_another_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole numbers are found anew there, and a rounding error may tip them over."""
     problem = make_problem((2, 19, 3), torch.float64)
-    log_denominator = module._log_denominator
+    log_denominator = wkv_chunk.log_denominator
 
     def call_then_change(**inputs: Any) -> Results:
-        monkeypatch.setattr(module, "_log_denominator", log_denominator)
+        monkeypatch.setattr(wkv_chunk, "log_denominator", log_denominator)
         results = call(**inputs)
-        monkeypatch.setattr(module, "_log_denominator", lambda *sums: log_denominator(*sums) + 1.5)
+        monkeypatch.setattr(wkv_chunk, "log_denominator", lambda *sums: log_denominator(*sums) + 1.5)
         return results
 
     problem.assert_close(problem.run(call_then_change))
@@ -465,15 +282,8 @@ def test_the_way_back_may_find_another_maximum(monkeypatch: pytest.MonkeyPatch) 
 
 def test_saves_few_states() -> None:
     """The inputs themselves, and sums before and after each chunk."""
-    saved: list[Tensor] = []
-
-    def pack(x: Tensor) -> Tensor:
-        saved.append(x)
-        return x
-
     leaves = [x.requires_grad_() for x in make_problem((2, 20, 3), has_state=False).leaves.values()]
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        wkv(*leaves)
+    saved = saved_by(lambda: wkv(*leaves))
     inputs = {x.data_ptr() for x in leaves}
     assert [tuple(x.shape) for x in saved if x.data_ptr() not in inputs] == [(2, 4, 3, 1, 3)]
 
@@ -543,203 +353,6 @@ def test_initial_state() -> None:
         out, last = wkv(k, v, *parameters, state=state, return_state=True)
         expected_out, expected_last = wkv(k, v, *parameters, return_state=True)
         assert all(map(torch.equal, (out, *last), (expected_out, *expected_last)))
-
-
-# ---- Under transforms ----
-
-SHAPES = [(2, 9, 3), (2, 9, 3), (3,), (3,), (2, 3), (2, 3), (2, 3)]
-"""Of k, v, decay, bonus and a state."""
-
-
-def stacked_inputs(backend: str, dims: tuple[int | None, ...], size: int = 3) -> list[Tensor]:
-    """Inputs with a new axis of different entries at each given place, or none."""
-    dtype = torch.float64 if backend == "torch" else torch.float32
-    inputs = []
-    for i, (shape, dim) in enumerate(zip(SHAPES, dims, strict=True)):
-        generator = torch.Generator().manual_seed(i)
-        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
-        x = {2: x.exp(), 5: x.exp()}.get(i, x)
-        inputs.append(x[0] if dim is None else x.movedim(0, dim).contiguous())
-    return inputs
-
-
-MASK = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 1, 1, 1]], dtype=torch.bool, device=DEVICE)
-
-
-def apply(*inputs: Tensor, key_mask: Tensor | None = None, backend: str = "auto") -> Results:
-    state = dict(zip(WKVState._fields, inputs[4:], strict=False))
-    return call(*inputs[:4], key_mask=key_mask, backend=backend, **state)
-
-
-def loss(*inputs: Tensor, key_mask: Tensor | None = None, backend: str = "auto") -> Tensor:
-    return torch.stack([x.sin().sum() for x in apply(*inputs, key_mask=key_mask, backend=backend)]).sum()
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same tensors in the same order, within the bound of their dtype."""
-    actual, expected = tensors(actual), tensors(expected)
-    assert len(actual) == len(expected) > 0
-    for have, want in zip(actual, expected, strict=True):
-        assert (have.shape, have.dtype) == (want.shape, want.dtype)
-        assert relative_rms(have, want) <= RELATIVE_RMS[want.dtype]
-
-
-ALL = (0,) * 7
-ARGNUMS = tuple(range(7))
-DIMS = [
-    ALL,
-    (0, *(None,) * 6),
-    (None, None, 0, None, None, None, None),
-    (3, 1, 1, 0, 2, 1, 0),
-    (None, 2, None, 1, None, 0, None),
-]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_vmap_equals_a_loop(dims: tuple[int | None, ...], masked: bool) -> None:
-    """Stacked replicas: everything is mapped, or some of it; values, vmap(grad) and grad(vmap)."""
-    inputs = stacked_inputs("torch", dims)
-    mask = MASK if masked else None
-    run, gradient = partial(apply, key_mask=mask), grad(partial(loss, key_mask=mask), argnums=ARGNUMS)
-    assert_same(vmap(run, dims)(*inputs), looped(run, dims, *inputs))
-    assert_same(vmap(gradient, dims)(*inputs), looped(gradient, dims, *inputs))
-    total = with_grads(lambda *inputs: vmap(run, dims)(*inputs), *inputs)
-    assert_same(total, with_grads(lambda *inputs: looped(run, dims, *inputs), *inputs))
-
-
-def test_vmap_of_masks() -> None:
-    inputs = stacked_inputs("torch", (None,) * 7)
-    masks = torch.stack([MASK, MASK.flip(1), MASK.flip(0)])
-    gradient = grad(lambda mask, *inputs: loss(*inputs, key_mask=mask), argnums=tuple(range(1, 8)))
-    dims = (0, *(None,) * 7)
-    assert_same(vmap(gradient, dims)(masks, *inputs), looped(gradient, dims, masks, *inputs))
-
-
-def test_vmap_in_triton() -> None:
-    inputs = stacked_inputs("triton", ALL, size=2)
-    gradient = grad(partial(loss, key_mask=MASK, backend="triton"), argnums=ARGNUMS)
-    assert_same(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))
-
-
-def test_vmap_of_a_loss_under_autograd() -> None:
-    """As replicas are trained: their losses are summed, and autograd is outside. There is no state."""
-    inputs = stacked_inputs("torch", ALL)[:4]
-    actual = with_grads(lambda *inputs: vmap(loss)(*inputs), *inputs)
-    assert_same(actual, with_grads(lambda *inputs: looped(loss, (0,) * 4, *inputs), *inputs))
-
-
-def test_vmap_of_vmap() -> None:
-    inputs = [torch.stack([x, x / 2]) for x in stacked_inputs("torch", ALL)]
-    inputs[2] = inputs[2][0]  # the decay is the same for all outer ones
-    outer = (0, 0, None, 0, 0, 0, 0)
-    gradient = grad(loss, argnums=ARGNUMS)
-    expected = looped(lambda *inputs: looped(gradient, ALL, *inputs), outer, *inputs)
-    assert_same(vmap(vmap(gradient), outer)(*inputs), expected)
-
-
-def test_vmap_over_nothing() -> None:
-    inputs = [x[:0] for x in stacked_inputs("torch", ALL)]
-    grads = vmap(grad(loss, argnums=ARGNUMS))(*inputs)
-    assert [tuple(x.shape) for x in grads] == [(0, *shape) for shape in SHAPES]
-
-
-def test_jacobians() -> None:
-    """Only the gradient that comes in is mapped."""
-    inputs = [x[:1] if x.ndim > 1 else x for x in stacked_inputs("torch", (None,) * 7)]
-
-    def expected(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, *state: Tensor) -> Results:
-        scale = state[2].exp()
-        mask = torch.ones(1, 9, dtype=torch.bool, device=DEVICE)
-        return by_sums(k, v, decay, bonus, state[0] * scale, state[1] * scale, mask)
-
-    assert_same(jacrev(apply, argnums=ARGNUMS)(*inputs), jacrev(expected, argnums=ARGNUMS)(*inputs))
-
-
-def test_refuses_double_backward() -> None:
-    k, *rest = stacked_inputs("torch", (None,) * 7)
-    k.requires_grad_()
-    (dk,) = torch.autograd.grad(loss(k, *rest), k, create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated"):
-        dk.sum().backward()
-
-
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_opcheck(dtype: torch.dtype, masked: bool) -> None:
-    """Schemas, fake tensors, strides and registration of both operators, with groups; with a state and without."""
-    layout = "time first" if dtype == torch.float32 else "cut out"
-    cases = [make_problem((2, 9, 3), dtype, seed=seed, layout=layout, device="cpu").leaves for seed in range(2)]
-    k, v = (torch.stack([leaves[name] for leaves in cases], dim=2) for name in ("k", "v"))
-    decay, bonus = (torch.stack([leaves[name] for leaves in cases]) for name in ("decay", "bonus"))
-    mask = torch.stack([MASK, MASK.flip(1)], dim=2).cpu() if masked else None
-    state = [torch.stack([leaves[name] for leaves in cases], dim=1) if masked else None for name in WKVState._fields]
-    leaves = [None if t is None else t.detach().clone().requires_grad_() for t in (k, v, decay, bonus, *state)]
-    torch.library.opcheck(torch.ops.rebased.wkv.default, (*leaves[:4], mask, *leaves[4:], 4, "auto"))
-    out, numerator, denominator, _, kept = torch.ops.rebased.wkv(k, v, decay, bonus, mask, *state, 4, "auto")
-    for douts in ((out, None, None), (None, numerator, None), (out, numerator, denominator)):
-        inputs = *douts, k, v, decay, bonus, mask, kept, 4, "auto"
-        torch.library.opcheck(torch.ops.rebased.wkv_backward.default, inputs)
-
-
-compiles = pytest.mark.usefixtures("_forget_compilations")
-
-
-@compiles
-@BACKENDS
-def test_compile(backend: str) -> None:
-    inputs = stacked_inputs(backend, (None,) * 7)
-    run = partial(apply, key_mask=MASK, backend=backend)
-    assert_same(with_grads(compiled(run), *inputs), with_grads(run, *inputs))
-
-
-@compiles
-def test_compile_of_vmap() -> None:
-    """As replicas are trained: autograd is outside, or inside."""
-    inputs = stacked_inputs("torch", ALL)
-    assert_same(with_grads(compiled(vmap(apply)), *inputs), with_grads(vmap(apply), *inputs))
-    gradient = vmap(grad(loss, argnums=ARGNUMS))
-    assert_same(compiled(gradient)(*inputs), gradient(*inputs))
-
-
-@compiles
-def test_compile_adapts_to_lengths() -> None:
-    run = compiled(apply, dynamic=True)
-    for length in (9, 21, 6):
-        inputs = list(make_problem((2, length, 3), torch.float64).leaves.values())
-        with torch.compiler.set_stance("fail_on_recompile" if length == 21 else "default"):
-            assert_same(with_grads(run, *inputs), with_grads(apply, *inputs))
-
-
-@compiles
-def test_export() -> None:
-    class Average(torch.nn.Module):
-        def forward(self, *inputs: Tensor) -> tuple[Tensor, Any]:
-            return wkv(*inputs, return_state=True)
-
-    def inputs(length: int) -> tuple[Tensor, ...]:
-        return tuple(make_problem((2, length, 3), has_state=False).leaves.values())
-
-    length = torch.export.Dim("length", min=2, max=64)
-    program = torch.export.export(Average(), inputs(9), dynamic_shapes=(({1: length}, {1: length}, None, None),))
-    assert_same(program.module()(*inputs(20)), wkv(*inputs(20), return_state=True))
-
-
-def test_autocast_changes_nothing() -> None:
-    """Projections' bfloat16 outputs meet float32 parameters; what arrives in float32 stays so."""
-    for dtype in (torch.bfloat16, torch.float32):
-        problem = make_problem((2, 9, 3), dtype, parameter_dtype=torch.float32, device="cpu")
-        expected = problem.run(call)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            actual = problem.run(call)
-        assert all(torch.equal(actual[name], expected[name]) for name in expected)
-        k, v, decay, bonus, *state = problem.leaves.values()
-        token = k[:, 0], v[:, 0], decay, bonus, WKVState(*state)
-        expected_out, expected_state = wkv_step(*token)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            out, last = wkv_step(*token)
-        assert (out.dtype, last.numerator.dtype) == (dtype, torch.float32)
-        assert all(map(torch.equal, (out, *last), (expected_out, *expected_state)))
 
 
 # ---- Bad input ----
@@ -853,12 +466,3 @@ def test_large_on_a_gpu(
     for _ in range(3):
         again = problem.run(call)
         assert all(torch.equal(again[name], actual[name]) for name in actual)
-
-
-@pytest.mark.gpu
-def test_replicas_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    problems = [make_problem((4, 300, 40), seed=seed).leaves.values() for seed in range(5)]
-    inputs = [torch.stack(xs) for xs in zip(*problems, strict=True)]
-    gradient = grad(loss, argnums=ARGNUMS)
-    assert_same(vmap(gradient)(*inputs), looped(gradient, ALL, *inputs))

@@ -9,8 +9,9 @@ __all__ = ["held_out"]
 def held_out(accuracies: Float[np.ndarray, "... S K"]) -> Float[np.ndarray, "... S"]:
     """Of S seeds at K learning rates, each seed's accuracy at the rate that is best for the other seeds.
 
-    To choose a rate by the accuracies that are then compared favours what varies most. With one seed there is no other,
-    and its best is taken. The S results depend on each other: tests for independent values do not apply to them.
+    If the rate were chosen by the same accuracies that are then compared, models whose accuracies vary most would look
+    best. With a single seed, its own best rate is taken. The S results depend on each other, so tests for independent
+    values do not apply to them.
     """
     num_seeds = accuracies.shape[-2]
     of_others = accuracies

@@ -9,14 +9,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rebased.bench.cells import failure
-from rebased.bench.contention import ContentionMeter
 from rebased.bench.decode_results import DecodeBenchConfig, DecodeBenchResult, DecodeMeasurement
-from rebased.bench.threads import threads
 from rebased.bench.timing import time_call
 from rebased.bench.verify import check_step
-from rebased.environment import describe_environment
 from rebased.kernels import REBASED
 from rebased.ops import initial_state, kernel_attention_step
+from rebased.ops.dtypes import sums_dtype
 from rebased.replay import Replay
 
 __all__ = ["run_decode_bench"]
@@ -33,9 +31,7 @@ def run_decode_bench(config: DecodeBenchConfig, *, progress: Callable[[str], Non
     Raises ValueError if ``config.device`` is not on this machine, and WrongBackendError if the step is wrong. What
     fails is recorded as skipped with the reason.
     """
-    config.check_machine()
-    contention = ContentionMeter()
-    with threads(config.threads), torch.no_grad():
+    with config.measuring() as circumstances, torch.no_grad():
         progress("checking the step against the float64 reference")
         error = check_step(
             backend=config.backend,
@@ -52,10 +48,8 @@ def run_decode_bench(config: DecodeBenchConfig, *, progress: Callable[[str], Non
             progress(f"timing a step with {context} tokens in the cache")
             cached.append(_measure("sdpa", context, _sdpa_step, config))
         return DecodeBenchResult(
-            config=config,
-            environment=describe_environment(config.torch_device),
+            **circumstances(),
             error=error,
-            other_cpus=contention.other_cpus(),
             measurements=tuple(_with_slowdown(each, state) for each in (state, *cached)),
         )
 
@@ -83,8 +77,7 @@ def _state_step(context: int | None, config: DecodeBenchConfig) -> Step:
     B, H, F, D = config.batch_size, config.num_heads, config.feature_dim, config.head_dim
     normal = _random(config)
     q, k, v = normal(B, H, F), normal(B, H, F), normal(B, H, D)
-    state_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    state = initial_state(REBASED, B, H, F, D, device=q.device, dtype=state_dtype)
+    state = initial_state(REBASED, B, H, F, D, device=q.device, dtype=sums_dtype(q.dtype))
 
     def step() -> Tensor:
         return kernel_attention_step(q, k, v, state, REBASED, inplace=True, backend=config.backend)[0]

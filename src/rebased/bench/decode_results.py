@@ -1,14 +1,12 @@
 """A bench of decoding: what is asked, and what was found, in memory and as JSON."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
-from rebased.bench.files import Result, read_result
+from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
-from rebased.environment import Environment
 from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["DecodeBenchConfig", "DecodeBenchResult", "DecodeMeasurement"]
@@ -81,19 +79,8 @@ class DecodeMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeBenchResult(Result):
-    """Everything one run found, with what was asked and where it ran."""
+class DecodeBenchResult(BenchResult[DecodeBenchConfig, DecodeMeasurement]):
+    """Of the measurements the state's comes first, then SDPA's by context."""
 
-    config: DecodeBenchConfig
-    environment: Environment
     error: float
     """Relative RMS error of steps in a row against the float64 reference, from the check before the timing."""
-    other_cpus: float | None
-    """Processors that other processes kept busy on average during the run; None where the system does not say."""
-    measurements: tuple[DecodeMeasurement, ...]
-    """The state first, then SDPA by context."""
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "DecodeBenchResult":
-        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        return read_result(cls, DecodeBenchConfig, DecodeMeasurement, data)

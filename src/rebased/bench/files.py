@@ -3,15 +3,17 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar, get_args
 
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
 from rebased.runs import write_text
 
-__all__ = ["Result", "read_record", "read_result", "read_timed", "write_json"]
+__all__ = ["BenchResult", "Result", "read_record", "write_json"]
 
 Record = TypeVar("Record")
+Config = TypeVar("Config")
+Measured = TypeVar("Measured")
 
 
 class Result:
@@ -25,6 +27,36 @@ class Result:
     def write(self, path: Path) -> None:
         """Write the JSON to ``path``, whole or not at all."""
         write_json(path, self.to_json())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchResult(Result, Generic[Config, Measured]):
+    """Everything one run found, with what was asked and where it ran: ``class Mine(BenchResult[Config, Measured])``.
+
+    What is measured has a ``timing``.
+    """
+
+    config: Config
+    environment: Environment
+    other_cpus: float | None
+    """Processors that other processes kept busy on average during the run; None where the system does not say."""
+    measurements: tuple[Measured, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
+        config, measured = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]  # the kinds it is made of
+        common: dict[str, Any] = {
+            "config": read_record(config, data["config"]),
+            "environment": _read_environment(data["environment"]),
+            "measurements": [_read_timed(measured, entry) for entry in data["measurements"]],
+        }
+        return read_record(cls, data | common | cls._read_parts(data))
+
+    @classmethod
+    def _read_parts(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """What else in it is no plain value."""
+        return {}
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
@@ -45,22 +77,12 @@ def read_record(kind: type[Record], data: dict[str, Any]) -> Record:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
 
 
-def read_environment(data: dict[str, Any]) -> Environment:
+def _read_environment(data: dict[str, Any]) -> Environment:
     """Files of before there was a digest of the source have none."""
     return read_record(Environment, {"source": None} | data)
 
 
-def read_timed(kind: type[Record], data: dict[str, Any]) -> Record:
-    """The same of something that was timed, or skipped."""
+def _read_timed(kind: type[Record], data: dict[str, Any]) -> Record:
+    """Something that was timed, or skipped."""
     timing = None if data["timing"] is None else read_record(Timing, data["timing"])
     return read_record(kind, data | {"timing": timing})
-
-
-def read_result(kind: type[Record], config: type, measurement: type, data: dict[str, Any], **parts: Any) -> Record:
-    """A bench's result of these kinds; ``parts``: what else in it is no plain value, read already."""
-    common: dict[str, Any] = {
-        "config": read_record(config, data["config"]),
-        "environment": read_environment(data["environment"]),
-        "measurements": [read_timed(measurement, entry) for entry in data["measurements"]],
-    }
-    return read_record(kind, data | common | parts)

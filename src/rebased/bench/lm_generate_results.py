@@ -1,14 +1,12 @@
 """A bench of generation: what is asked, and what was found, in memory and as JSON."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
-from rebased.bench.files import Result, read_result
+from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
-from rebased.environment import Environment
 
 __all__ = ["GenerateBenchConfig", "GenerateBenchResult", "GenerateMeasurement"]
 
@@ -78,16 +76,5 @@ class GenerateMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateBenchResult(Result):
-    """Everything one run found, with what was asked and where it ran."""
-
-    config: GenerateBenchConfig
-    environment: Environment
-    other_cpus: float | None
-    """Processors that other processes kept busy on average during the run; None where the system does not say."""
-    measurements: tuple[GenerateMeasurement, ...]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "GenerateBenchResult":
-        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        return read_result(cls, GenerateBenchConfig, GenerateMeasurement, data)
+class GenerateBenchResult(BenchResult[GenerateBenchConfig, GenerateMeasurement]):
+    """What a bench of generation found."""

@@ -7,10 +7,6 @@ from typing import Any
 
 import torch
 
-from rebased.bench.contention import ContentionMeter
-from rebased.bench.threads import threads
-from rebased.environment import describe_environment
-
 __all__ = ["measure_models"]
 
 
@@ -22,10 +18,8 @@ def measure_models(
     Measurements have ``tokens_per_second`` and ``speedup``. Raises ValueError if ``config.device`` is not on this
     machine.
     """
-    config.check_machine()
-    contention = ContentionMeter()
     found: list[Any] = []
-    with threads(config.threads):
+    with config.measuring() as circumstances:
         for length in lengths:
             row: list[Any] = []
             for name in config.models:
@@ -36,12 +30,7 @@ def measure_models(
                     torch.cuda.reset_peak_memory_stats()
                 row.append(measure(name, length))
             found += [_with_speedup(each, row[0]) for each in row]
-    return {
-        "config": config,
-        "environment": describe_environment(config.torch_device),
-        "other_cpus": contention.other_cpus(),
-        "measurements": tuple(found),
-    }
+        return circumstances() | {"measurements": tuple(found)}
 
 
 def _with_speedup(measurement: Any, first: Any) -> Any:

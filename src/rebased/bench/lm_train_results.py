@@ -1,14 +1,12 @@
 """A bench of training language models: what is asked, and what was found, in memory and as JSON."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
-from rebased.bench.files import Result, read_result
+from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
-from rebased.environment import Environment
 
 __all__ = ["TrainBenchConfig", "TrainBenchResult", "TrainMeasurement"]
 
@@ -77,16 +75,5 @@ class TrainMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainBenchResult(Result):
-    """Everything one run found, with what was asked and where it ran."""
-
-    config: TrainBenchConfig
-    environment: Environment
-    other_cpus: float | None
-    """Processors that other processes kept busy on average during the run; None where the system does not say."""
-    measurements: tuple[TrainMeasurement, ...]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "TrainBenchResult":
-        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        return read_result(cls, TrainBenchConfig, TrainMeasurement, data)
+class TrainBenchResult(BenchResult[TrainBenchConfig, TrainMeasurement]):
+    """What a bench of training language models found."""

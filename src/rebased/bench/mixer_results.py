@@ -1,15 +1,13 @@
 """A bench of the mixers: what is asked, and what was found, in memory and as JSON."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.config import PASSES
-from rebased.bench.files import Result, read_result
+from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
-from rebased.environment import Environment
 from rebased.layers import MIXERS
 
 __all__ = ["MixerBenchConfig", "MixerBenchResult", "MixerMeasurement"]
@@ -75,17 +73,5 @@ class MixerMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerBenchResult(Result):
-    """Everything one run found, with what was asked and where it ran."""
-
-    config: MixerBenchConfig
-    environment: Environment
-    other_cpus: float | None
-    """Processors that other processes kept busy on average during the run; None where the system does not say."""
-    measurements: tuple[MixerMeasurement, ...]
-    """By length, and within one in the order of the mixers."""
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "MixerBenchResult":
-        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        return read_result(cls, MixerBenchConfig, MixerMeasurement, data)
+class MixerBenchResult(BenchResult[MixerBenchConfig, MixerMeasurement]):
+    """Measurements are by length, and within one in the order of the mixers."""

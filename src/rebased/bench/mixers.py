@@ -10,13 +10,10 @@ from typing import Any
 import torch
 
 from rebased.bench.cells import failure
-from rebased.bench.contention import ContentionMeter
 from rebased.bench.memory import peak_memory
 from rebased.bench.mixer_results import MixerBenchConfig, MixerBenchResult, MixerMeasurement
-from rebased.bench.threads import threads
 from rebased.bench.timing import time_call
 from rebased.bench.verify import WrongBackendError, relative_rms_error
-from rebased.environment import describe_environment
 from rebased.layers import MIXERS, Mixer
 from rebased.replay import Replay
 
@@ -33,22 +30,15 @@ def run_mixer_bench(config: MixerBenchConfig, *, progress: Callable[[str], None]
 
     Raises ValueError if ``config.device`` is not on this machine.
     """
-    config.check_machine()
-    contention = ContentionMeter()
     measurements: list[MixerMeasurement] = []
-    with threads(config.threads):
+    with config.measuring() as circumstances:
         for length in config.lengths:
             row = []
             for name in config.mixers:
                 progress(f"{name} at {length} tokens")
                 row.append(_measure(name, length, config))
             measurements += [_compared(each, row[0]) for each in row]
-    return MixerBenchResult(
-        config=config,
-        environment=describe_environment(config.torch_device),
-        other_cpus=contention.other_cpus(),
-        measurements=tuple(measurements),
-    )
+        return MixerBenchResult(**circumstances(), measurements=tuple(measurements))
 
 
 def _measure(name: str, length: int, config: MixerBenchConfig) -> MixerMeasurement:

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from rebased.bench.cells import failure
-from rebased.bench.contention import ContentionMeter
 from rebased.bench.memory import peak_memory
 from rebased.bench.mqar_results import MqarBenchConfig, MqarBenchResult, MqarMeasurement
-from rebased.bench.threads import threads
 from rebased.bench.timing import time_call
-from rebased.environment import describe_environment
 from rebased.training.order import epoch_order
 from rebased.training.replicas import Replicas
 
@@ -28,20 +25,13 @@ def run_mqar_bench(config: MqarBenchConfig, *, progress: Callable[[str], None] =
 
     Raises ValueError if ``config.device`` is not on this machine.
     """
-    config.check_machine()
-    contention = ContentionMeter()
     measurements = []
-    with threads(config.threads):
+    with config.measuring() as circumstances:
         for length in config.lengths:
             for replicas in config.replicas:
                 progress(f"{replicas} replicas at {length} tokens")
                 measurements.append(_measure(length, replicas, config))
-    return MqarBenchResult(
-        config=config,
-        environment=describe_environment(config.torch_device),
-        other_cpus=contention.other_cpus(),
-        measurements=tuple(measurements),
-    )
+        return MqarBenchResult(**circumstances(), measurements=tuple(measurements))
 
 
 def _measure(length: int, num_replicas: int, config: MqarBenchConfig) -> MqarMeasurement:

@@ -1,14 +1,12 @@
 """A bench of training on MQAR: what is asked, and what was found, in memory and as JSON."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from rebased.bench import checks
 from rebased.bench.checks import DEVICES
-from rebased.bench.files import Result, read_result
+from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
-from rebased.environment import Environment
 from rebased.models.stacks import STACKS
 from rebased.training.recall import DTYPES, RecallConfig
 
@@ -89,16 +87,5 @@ class MqarMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MqarBenchResult(Result):
-    """Everything one run found, with what was asked and where it ran."""
-
-    config: MqarBenchConfig
-    environment: Environment
-    other_cpus: float | None
-    """Processors that other processes kept busy on average during the run; None where the system does not say."""
-    measurements: tuple[MqarMeasurement, ...]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "MqarBenchResult":
-        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        return read_result(cls, MqarBenchConfig, MqarMeasurement, data)
+class MqarBenchResult(BenchResult[MqarBenchConfig, MqarMeasurement]):
+    """What a bench of training on MQAR found."""

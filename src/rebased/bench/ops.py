@@ -7,14 +7,11 @@ from collections.abc import Callable
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.cells import failure, measure_candidate
 from rebased.bench.config import OpsBenchConfig
-from rebased.bench.contention import ContentionMeter
 from rebased.bench.growth import growth_exponent
 from rebased.bench.limit import Limit, compute_limit
 from rebased.bench.rates import measure_rates
 from rebased.bench.results import CandidateGrowth, Measurement, OpsBenchResult
-from rebased.bench.threads import threads
 from rebased.bench.verify import WrongBackendError, check_backend
-from rebased.environment import describe_environment
 
 __all__ = ["run_ops_bench"]
 
@@ -28,9 +25,7 @@ def run_ops_bench(config: OpsBenchConfig, *, progress: Callable[[str], None] = _
     WrongBackendError, before anything is timed, if a backend is wrong. A candidate that is too long for its limit in
     ``config``, or that fails, is recorded as skipped with the reason.
     """
-    config.check_machine()
-    contention = ContentionMeter()
-    with threads(config.threads):
+    with config.measuring() as circumstances:
         errors: dict[str, float] = {}
         refused: dict[str, str] = {}
         for backend in config.backends:
@@ -66,10 +61,8 @@ def run_ops_bench(config: OpsBenchConfig, *, progress: Callable[[str], None] = _
                 measurements += cells
                 accuracy += [errors_here] if errors_here else []
         return OpsBenchResult(
-            config=config,
-            environment=describe_environment(config.torch_device),
+            **circumstances(),
             errors=errors,
-            other_cpus=contention.other_cpus(),
             rates=rates,
             limits=tuple(limits),
             measurements=_with_ratios(measurements, limits),

@@ -5,11 +5,10 @@ from typing import Any
 
 from rebased.bench.accuracy import Accuracy
 from rebased.bench.config import OpsBenchConfig
-from rebased.bench.files import Result, read_record, read_result
+from rebased.bench.files import BenchResult, read_record
 from rebased.bench.limit import Limit
 from rebased.bench.rates import Rates
 from rebased.bench.timing import Timing
-from rebased.environment import Environment
 
 __all__ = ["CandidateGrowth", "Measurement", "OpsBenchResult"]
 
@@ -49,21 +48,15 @@ class CandidateGrowth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsBenchResult(Result):
-    """Everything one run found, with what was asked and where it ran."""
+class OpsBenchResult(BenchResult[OpsBenchConfig, Measurement]):
+    """Measurements are by length, then in the order of ``config.candidates``, then of ``config.passes``."""
 
-    config: OpsBenchConfig
-    environment: Environment
     errors: dict[str, float]
     """Relative RMS error of each backend against the float64 reference, from the check before the timing."""
-    other_cpus: float | None
-    """Processors that other processes kept busy on average during the run; None where the system does not say."""
     rates: Rates | None
     """What the device can do, for the limits; None in files of before they were measured."""
     limits: tuple[Limit, ...]
     """By length, then in the order of ``config.passes``."""
-    measurements: tuple[Measurement, ...]
-    """By length, then in the order of ``config.candidates``, then of ``config.passes``."""
     growth: tuple[CandidateGrowth, ...]
     """In the order of ``config.candidates``, then of ``config.passes``."""
     accuracy: tuple[Accuracy, ...]
@@ -82,15 +75,10 @@ class OpsBenchResult(Result):
         raise KeyError((candidate, length, passes))
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "OpsBenchResult":
-        """The result that `to_json` turned into ``data``; ValueError for a name too many or too few anywhere in it."""
-        return read_result(
-            cls,
-            OpsBenchConfig,
-            Measurement,
-            data,
-            rates=data["rates"] and read_record(Rates, data["rates"]),
-            limits=[read_record(Limit, entry) for entry in data["limits"]],
-            growth=[read_record(CandidateGrowth, entry) for entry in data["growth"]],
-            accuracy=[read_record(Accuracy, entry) for entry in data["accuracy"]],
-        )
+    def _read_parts(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "rates": data["rates"] and read_record(Rates, data["rates"]),
+            "limits": [read_record(Limit, entry) for entry in data["limits"]],
+            "growth": [read_record(CandidateGrowth, entry) for entry in data["growth"]],
+            "accuracy": [read_record(Accuracy, entry) for entry in data["accuracy"]],
+        }

@@ -6,6 +6,7 @@ from torch import Tensor
 from rebased.bench.candidates import UNSETTLED, Inputs, build_call
 from rebased.kernels import REBASED
 from rebased.ops import initial_state, kernel_attention, kernel_attention_step
+from rebased.ops.dtypes import sums_dtype
 
 __all__ = ["TOLERANCES", "WrongBackendError", "check_backend", "check_step", "relative_rms_error"]
 
@@ -74,8 +75,7 @@ def check_step(
     B, H = 2, 3
     inputs = _random_inputs((B, _STEPS, H), dtype, feature_dim, head_dim, seed).to(device)
     expected = _outputs("reference", inputs.to(torch.float64), backward=False)["output"]
-    state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    state = initial_state(REBASED, B, H, feature_dim, head_dim, device=device, dtype=state_dtype)
+    state = initial_state(REBASED, B, H, feature_dim, head_dim, device=device, dtype=sums_dtype(dtype))
     steps = []
     with torch.no_grad():
         for t in range(_STEPS):

@@ -55,7 +55,7 @@ def pack(ends: NDArray[np.int64], window: int) -> Packing:
 
 
 def _best_fit(lengths: list[int], window: int) -> list[int]:
-    """A window for each piece, in which the room left is the least that suffices."""
+    """A window for each piece: of those that have room enough, the one with the least."""
     owners = [0] * len(lengths)
     windows_by_room: dict[int, list[int]] = {}
     rooms = 0  # bit r is set if some window has room for r more: shifting finds the least room that suffices

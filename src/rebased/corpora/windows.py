@@ -26,16 +26,16 @@ class Part(NamedTuple):
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of ``length`` tokens, with ``labels`` as causal models of transformers take them, which shift them.
+    """Windows of ``length`` tokens. Labels are the tokens themselves: causal models of transformers shift them.
 
-    Crossing the borders of documents, window i is the tokens ``i * length`` to ``(i + 1) * length`` of the stream, as
-    ``input_ids``, and as ``labels`` but for the first, which is -100; what fills no window at the end is left out.
-    ValueError for a text that fills none; of an empty split there are no windows.
+    With ``crossing``, windows are cut from the stream of tokens, whatever documents begin or end in them: window i has
+    the tokens ``i * length`` to ``(i + 1) * length`` as ``input_ids``, and as ``labels``, of which the first is -100. A
+    rest that fills no window is left out. ValueError for a split with too few tokens for one window; an empty split has
+    no windows.
 
-    Otherwise whole documents are packed into windows; one longer than a window is cut into pieces as long as it. With
-    ``input_ids`` come ``position_ids``, which begin anew at 0 with each document or piece, and ``labels``: the tokens,
-    but -100 where a document begins and where the window is empty. There ``input_ids`` is end-of-text, with positions
-    of its own.
+    Without it, whole documents are packed into windows; one longer than a window is cut into pieces of its length.
+    ``position_ids`` begin at 0 with each document or piece. ``labels`` are -100 where a document or piece begins, and
+    where the window is empty. There ``input_ids`` is end-of-text, with positions of its own.
     """
 
     def __init__(self, split: Split, length: int, *, crossing: bool = True) -> None:
@@ -99,7 +99,7 @@ class Windows(Dataset[dict[str, Tensor]]):
 
 
 def spread(num_windows: int, most: int | None) -> list[int]:
-    """Which windows stand for all: neighbours are often of one document set, so they come from everywhere."""
+    """Which windows represent all, evenly spread: neighbours often belong to one document set."""
     if most is None or most >= num_windows:
         return list(range(num_windows))
     return [index * num_windows // most for index in range(most)]

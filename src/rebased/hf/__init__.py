@@ -7,8 +7,9 @@ except ImportError as error:
     raise ImportError("rebased.hf needs transformers: pip install 'transformers>=5.13'") from error
 
 from rebased.hf.cache import RebasedCache
+from rebased.hf.causal_lm import RebasedForCausalLM
 from rebased.hf.config import RebasedConfig
-from rebased.hf.model import RebasedForCausalLM, RebasedModel
+from rebased.hf.model import RebasedModel
 from rebased.hf.presets import PRESETS, preset
 
 __all__ = ["PRESETS", "RebasedCache", "RebasedConfig", "RebasedForCausalLM", "RebasedModel", "preset"]

@@ -16,7 +16,8 @@ __all__ = ["RebasedCache"]
 class RebasedCache(Cache):
     """The states of all layers: of constant size for kernel layers, growing keys and values for attention.
 
-    One thread at a time. Those of other caches may have the same decoder, whose steps move states out of its memory.
+    Only one thread at a time may use a cache. Several caches, of several threads, may share a decoder: when one of them
+    makes a step there, the state of another is moved out of the decoder's memory.
     """
 
     def __init__(self, state: ModelState | None = None, num_seen: int = 0) -> None:
@@ -33,7 +34,7 @@ class RebasedCache(Cache):
 
     @property
     def state(self) -> ModelState | None:
-        """None before the first token. Nobody changes what is returned: of what a decoder overwrites it is a copy."""
+        """None before the first token. It never changes later: where the decoder would overwrite it, this is a copy."""
         with self._held() as state:
             return state if self.home is None else self.home.snapshot()
 
@@ -52,7 +53,7 @@ class RebasedCache(Cache):
 
     @contextmanager
     def _held(self) -> Iterator[ModelState | None]:
-        """The state itself, which nobody moves or overwrites in here."""
+        """The state itself, which no other thread moves or overwrites in here."""
         home = self.home
         with nullcontext() if home is None else home.lock:
             # It may have been moved out before the decoder was locked; only its own thread moves it in.

@@ -2,51 +2,19 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
 
+from rebased.hf.field_names import check_spelling
 from rebased.hf.remote import AUTO_MAP, write_module
 from rebased.layers import MIXERS
 from rebased.models import LayerConfig, ModelConfig
 from rebased.models.config import POSITIONS, check_mixers
 
-__all__ = ["RebasedConfig", "check_known"]
-
-_OTHER_NAMES = {
-    "d_model": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "seq_len": "max_position_embeddings",
-    "layers": "layer_types",
-    "positions": "position_embedding_type",
-    "init_std": "initializer_range",
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_layers": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_heads": "num_attention_heads",
-    "n_positions": "max_position_embeddings",
-    "n_ctx": "max_position_embeddings",
-    "intermediate_size": "mlp_factor",
-    "ffn_dim": "mlp_factor",
-    "n_inner": "mlp_factor",
-    "hidden_ratio": "mlp_factor",
-    "dropout": "residual_dropout",
-    "hidden_dropout": "residual_dropout",
-    "hidden_dropout_prob": "residual_dropout",
-    "resid_pdrop": "residual_dropout",
-    "embd_pdrop": "embedding_dropout",
-} | dict.fromkeys(
-    ("num_key_value_heads", "num_kv_heads", "expand_k", "expand_v", "conv_size", "window_size", "sliding_window"),
-    "layer_options",
-)
-"""How the rest of the package, or other models, call what is a field here or an argument of a mixer."""
-_CLOSE = 0.8
-"""How alike, of 1, a name and a field's are for it to be a misspelling."""
+__all__ = ["RebasedConfig", "alternating", "check_known"]
 
 
 class RebasedConfig(PretrainedConfig):
@@ -78,17 +46,18 @@ class RebasedConfig(PretrainedConfig):
         fused_loss: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`; convolution and ReBased in turn.
+        """``layer_types``: a mixer for each layer, names of `rebased.layers.MIXERS`.
 
-        They are saved as ``mixers``: transformers has layer types of its own, and refuses a file with others.
+        By default the short convolution and ReBased take turns. They are saved as ``mixers``, because transformers
+        has layer types of its own and refuses a file with others.
         ``layer_options``: arguments of mixers, by name, beside what the other fields say (heads, feature_dim, lengths).
         ``head_dim``: of kernel mixers' values; hidden_size // num_attention_heads unless given.
         ``fused_loss``: in training, the loss is computed without the logits, and none are returned.
         ``kwargs``: what `PretrainedConfig` takes, and anything else that other libraries store with a configuration.
-        ValueError, naming the field, for what no model can be, and for what looks like a field's name, or is another
-        model's name of one.
+        ValueError, naming the field, for values that no model can have, for names that look like a misspelt field, and
+        for names that other models have for one of these fields.
         """
-        _check_names(kwargs)
+        check_spelling(kwargs, _fields())
         sizes = {
             "vocab_size": vocab_size,
             "hidden_size": hidden_size,
@@ -123,7 +92,7 @@ class RebasedConfig(PretrainedConfig):
         super().__init__(**kwargs | {"tie_word_embeddings": True, "auto_map": AUTO_MAP})
         if layer_types is not None and mixers is not None and list(layer_types) != list(mixers):
             raise ValueError("layer_types and mixers differ; they are two names of one thing")
-        default = [("short_conv", "rebased")[index % 2] for index in range(num_hidden_layers)]
+        default = alternating("rebased", num_hidden_layers)
         self.mixers = list(next(given for given in (layer_types, mixers, default) if given is not None))
         if position_embedding_type not in POSITIONS:
             raise ValueError(
@@ -209,10 +178,15 @@ class RebasedConfig(PretrainedConfig):
         return LayerConfig(mixer=mixer, options=options | self.layer_options.get(mixer, {}), after="mlp")
 
 
+def alternating(mixer: str, num_layers: int) -> list[str]:
+    """Names of layers: the short convolution and a mixer in turn, as the paper's language models have them."""
+    return [("short_conv", mixer)[index % 2] for index in range(num_layers)]
+
+
 def check_known(names: Iterable[str]) -> None:
     """ValueError for a name that neither this configuration nor transformers has, saying which mixers take it."""
-    _check_names(names)
     fields, of_transformers = _fields(), PretrainedConfig()
+    check_spelling(names, fields)
     for name in names:
         is_known = name in fields or hasattr(of_transformers, name) or name.endswith("_token_id")
         if not is_known:
@@ -232,20 +206,3 @@ def _copied_options(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str
     if not isinstance(options, Mapping) or not all(isinstance(each, Mapping) for each in options.values()):
         raise ValueError(f"layer_options={options!r} must have the arguments of mixers by name: {{'mixer': {{…}}}}")
     return {name: dict(each) for name, each in options.items()}
-
-
-def _check_names(names: Iterable[str]) -> None:
-    """ValueError for one that would be stored beside the field that was meant; others than those may be anyone's."""
-    fields = _fields()
-    for name in (name for name in names if name not in fields):
-        meant = _OTHER_NAMES.get(name) or _misspelt(name, fields)
-        if meant is not None:
-            raise ValueError(f"there is no field {name!r}, it is {meant!r} here; there are {', '.join(fields)}")
-
-
-def _misspelt(name: str, fields: Sequence[str]) -> str | None:
-    """None for a name of its own: one of the base class, a hidden one, or a field's name after another word."""
-    is_its_own = name.startswith("_") or hasattr(PretrainedConfig, name)
-    if is_its_own or any(name.endswith(f"_{field}") for field in fields):
-        return None
-    return next(iter(get_close_matches(name, fields, n=1, cutoff=_CLOSE)), None)

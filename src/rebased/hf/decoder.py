@@ -21,12 +21,12 @@ Recorder = Callable[[Callable[[], None], torch.device], Callable[[], None]]
 
 
 class Decoder:
-    """Steps of a batch, in memory that stays where it is. Caches take turns in it, and their threads with its lock."""
+    """Steps of a batch in memory that stays where it is, one cache's state at a time; a lock keeps threads apart."""
 
     def __init__(self, body: LanguageModel, head: nn.Linear, state: ModelState, record: Recorder = Replay) -> None:
         """``state`` gives sizes; what it holds is not changed, and not used."""
         self.lock = threading.RLock()
-        """Of whoever reads the state, or puts another in its place. Nobody who has it waits for another one's."""
+        """Held by whoever reads the state or replaces it. Who holds it never waits for another decoder's."""
         device = state.count.device
         # What is made in inference mode could not be written outside of it, where the next generation may be.
         with torch.inference_mode(False), torch.no_grad():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rebased.hf.config import RebasedConfig, check_known
+from rebased.hf.config import RebasedConfig, alternating, check_known
 
 __all__ = ["PRESETS", "preset"]
 
@@ -18,22 +18,18 @@ _MEDIUM: dict[str, Any] = {"hidden_size": 512}
 _MEDIUM_HYBRID: dict[str, Any] = {"num_hidden_layers": 12, "num_attention_heads": 32}
 
 
-def _alternating(mixer: str, num_layers: int) -> list[str]:
-    return [("short_conv", mixer)[index % 2] for index in range(num_layers)]
-
-
 PRESETS: dict[str, dict[str, Any]] = {
     "attention": _ATTENTION,
-    "based": {"layer_types": _alternating("based", 18)},
-    "rebased": {"layer_types": _alternating("rebased", 18)},
+    "based": {"layer_types": alternating("based", 18)},
+    "rebased": {"layer_types": alternating("rebased", 18)},
     "attention-medium": _ATTENTION
     | _MEDIUM
     | {"num_hidden_layers": 8, "num_attention_heads": 8, "layer_types": ["attention"] * 8},
-    "based-medium": _MEDIUM | _MEDIUM_HYBRID | {"layer_types": _alternating("based", 12)},
-    "rebased-medium": _MEDIUM | _MEDIUM_HYBRID | {"layer_types": _alternating("rebased", 12)},
+    "based-medium": _MEDIUM | _MEDIUM_HYBRID | {"layer_types": alternating("based", 12)},
+    "rebased-medium": _MEDIUM | _MEDIUM_HYBRID | {"layer_types": alternating("rebased", 12)},
     "attention-small": _ATTENTION | _SMALL | {"num_attention_heads": 4, "layer_types": ["attention"] * 4},
-    "based-small": _SMALL | {"num_attention_heads": 8, "layer_types": _alternating("based", 4)},
-    "rebased-small": _SMALL | {"num_attention_heads": 8, "layer_types": _alternating("rebased", 4)},
+    "based-small": _SMALL | {"num_attention_heads": 8, "layer_types": alternating("based", 4)},
+    "rebased-small": _SMALL | {"num_attention_heads": 8, "layer_types": alternating("rebased", 4)},
 }
 """Fields that differ from the defaults."""
 
@@ -41,8 +37,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 def preset(name: str, *, max_positions: int | None = None, **changes: Any) -> RebasedConfig:
     """The configuration of that name, with changed fields; ``max_positions`` is its max_position_embeddings.
 
-    Another number of layers has the preset's mixers in turn; other layer_types say their number, and the preset's
-    options of mixers that are then not there go. ValueError, listing what there is, for an unknown name or field.
+    With another ``num_hidden_layers`` the preset's mixers keep their turn. Other ``layer_types`` also say how many
+    layers there are, and the preset's options of mixers that are not among them are dropped. ValueError, listing what
+    there is, for an unknown name or field.
     """
     if name not in PRESETS:
         raise ValueError(f"name={name!r} is unknown; there are {', '.join(PRESETS)}")

@@ -43,9 +43,9 @@ class Replayer:
         return Replayer, (self._record, self._device)
 
     def can_step(self, body: LanguageModel, tokens: Tensor, cache: RebasedCache) -> bool:
-        """Whether these are tokens for a graph, if they are real: one has no mask.
+        """Whether a graph may decode these tokens, provided that they are real: it has no mask.
 
-        And it checks nothing: beyond the last position the ordinary way does.
+        Nor does it check anything. So beyond the last position it may not: there the ordinary way raises the error.
         """
         if not self._is_step(tokens, cache):
             return False

@@ -12,11 +12,11 @@ __all__ = ["CausalConv"]
 class CausalConv(nn.Module):
     """``y_t = bias + Σ_j weight_j · x_{t-K+1+j}`` in each channel, for K taps; initialised as torch's Conv1d."""
 
-    def __init__(self, width: int, num_taps: int, *, bias: bool = True) -> None:
+    def __init__(self, width: int, num_taps: int) -> None:
         super().__init__()
         self.num_taps = num_taps
         self.weight = nn.Parameter(torch.empty(width, num_taps))
-        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+        self.bias = nn.Parameter(torch.empty(width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -36,7 +36,7 @@ class CausalConv(nn.Module):
         K = self.num_taps
         joined = after_past(x, past, K - 1)  # (B, K - 1 + T, W)
         shape = (B, T if at is None else at.shape[1], W)
-        y = x.new_zeros(shape) if self.bias is None else self.bias.expand(shape)
+        y = self.bias.expand(shape)
         for tap in range(K):
             inputs = joined[:, tap : tap + T]
             y = y + self.weight[:, tap] * pick(inputs, at)

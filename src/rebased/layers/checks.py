@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rebased.layers.states import State
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_positions
+from rebased.ops.positions import count_sequences
 
 __all__ = ["check_dropout", "check_options", "check_positive", "check_size", "checked_arguments"]
 
@@ -55,12 +56,10 @@ def checked_arguments(
 ) -> Int[Tensor, "B P"] | None:
     """``at``, after a check of all that a layer or model is called with beside its input x (B, T, …)."""
     B, T = x.shape[:2]
-    num_sequences = B
     if cu_seqlens is not None:
         check_cu_seqlens(cu_seqlens, B, x.device)
-        num_sequences = cu_seqlens.shape[0] - 1
     if state is not None:
-        _check_state(state, state_type, num_sequences)
+        _check_state(state, state_type, count_sequences(x, cu_seqlens))
     if key_mask is not None:
         check_key_mask(key_mask, (B, T), x.device)
     if at is None:

@@ -15,8 +15,8 @@ _START = 0x1B56C4E9
 class Dropout(nn.Module):
     """``nn.Dropout``, until `use_keys` gives it a ``key``: then that alone decides what is dropped.
 
-    A key is two numbers: a random one, and which row of its batch the input begins with. So a batch in parts is
-    dropped as the whole would be.
+    A key is two numbers: a random one, and the number of the input's first row within its batch. So where a batch
+    comes in parts, the same elements are dropped as in the whole.
     """
 
     key: Int[Tensor, "2"] | None

@@ -42,7 +42,8 @@ _LOCK = threading.Lock()
 def extend(rows: Shaped[Tensor, "B S ..."], new: Shaped[Tensor, "B T ..."]) -> Shaped[Tensor, "B ST ..."]:
     """``torch.cat([rows, new], dim=1)``, in the dtype of the new.
 
-    The result may share memory with ``rows``, which stays as it is. If it is extended twice, the second is a copy.
+    The result may share memory with ``rows``, whose content does not change. If the same ``rows`` are extended a second
+    time, that result is a copy.
     """
     S, T = rows.shape[1], new.shape[1]
     if not _may_write(new):

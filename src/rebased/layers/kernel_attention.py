@@ -26,7 +26,7 @@ _IN_PLACE: ContextVar[bool] = ContextVar("in_place", default=False)
 
 @contextmanager
 def stepping_in_place() -> Iterator[None]:
-    """In here a single token overwrites the state it is given: for decoding loops that own it, not for training."""
+    """In here a step overwrites the state that it is given. For decoding loops that own the state, not for training."""
     token = _IN_PLACE.set(True)
     try:
         yield

@@ -28,7 +28,7 @@ class KVCache(MixerState):
     positions: Int[Tensor, "B S"] | None = None
     """The number of real tokens before each one, -1 in places without a real token.
 
-    None says that there is no such place, so that no mask is needed: the last S tokens are here, in order.
+    None if every place has a real token. Then no mask is needed: these are the last S tokens, in order.
     """
 
     @classmethod
@@ -41,7 +41,7 @@ class KVCache(MixerState):
         return cls(keys, values, count, positions)
 
     def written_positions(self) -> Int[Tensor, "B S"]:
-        """``positions``, also where they are None."""
+        """``positions``, written out where they are None."""
         if self.positions is not None:
             return self.positions
         S = self.keys.shape[1]

@@ -107,7 +107,6 @@ class Mamba(Mixer):
 
     def _convolve(self, inputs: Tensor, state: MambaState | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """With SiLU, in the inputs' dtype also under autocast; and the last inputs, for the next call."""
-        assert self.conv.bias is not None
         num_past = self.conv.num_taps - 1
         joined = after_past(inputs, None if state is None else state.past, num_past)
         past = last_rows(joined, num_past, key_mask)

@@ -30,8 +30,9 @@ def _copied(function: Any) -> Any:
 class Mixer(nn.Module, ABC):
     """Mixes information along a sequence, causally: (B, T, d_model) in, the same out.
 
-    A subclass computes in `mix`, begins a stream in `new_state` and says in `state_bytes` what one costs. A masked
-    token neither reaches another one nor changes the state, and leaves no gap in time, wherever it stands.
+    A subclass computes in `mix`, makes the state of a new stream in `new_state`, and says in `state_bytes` how much
+    memory a state takes. A masked token, wherever it stands, changes no other token and no state, and takes no place
+    in time.
     """
 
     state_type: type[State] = MixerState
@@ -51,7 +52,7 @@ class Mixer(nn.Module, ABC):
         self.d_model = d_model
 
     def extra_repr(self) -> str:
-        """The arguments it was made with, or what became of them, as far as they are numbers and names."""
+        """The constructor's arguments that are numbers or names, with the values of the attributes of these names."""
         found = {name: getattr(self, name, None) for name in signature(type(self)).parameters}
         return ", ".join(f"{name}={value!r}" for name, value in found.items() if isinstance(value, int | float | str))
 
@@ -69,11 +70,11 @@ class Mixer(nn.Module, ABC):
         key_mask: Bool[Tensor, "B T"] | None = None,
         cu_seqlens: Int[Tensor, " N1"] | None = None,
     ) -> Any:
-        """Y (B, T, M); with a ``state``, of this or an earlier call's sequences, (y, state) instead.
+        """Y (B, T, M). Given a ``state``, from `init_state` or an earlier call, the result is (y, state).
 
-        ``at``: outputs at those positions only, (B, P, M). ``key_mask``: True where a token is real; outputs of others
-        are of no use. ``cu_seqlens`` (N+1), with B = 1: N sequences in a row, which do not see each other; the state's
-        batch is then N. ValueError for what does not fit.
+        ``at``: outputs at those positions only, (B, P, M). ``key_mask``: True where a token is real; outputs at other
+        tokens mean nothing. ``cu_seqlens`` (N+1), with B = 1: N sequences in a row, which do not see each other; the
+        state's batch is then N. ValueError for arguments that do not fit each other.
         """
         if x.ndim != 3 or x.shape[2] != self.d_model:
             raise ValueError(f"x has shape {tuple(x.shape)}; it must be (B, T, {self.d_model})")
@@ -96,13 +97,13 @@ class Mixer(nn.Module, ABC):
     def mix(
         self, x: Float[Tensor, "B T M"], state: Any, at: Int[Tensor, "B P"] | None, key_mask: Bool[Tensor, "B T"] | None
     ) -> tuple[Tensor, Any]:
-        """Outputs, at ``at`` only if given, and the state after x (anything, if ``state`` is None: nobody looks).
+        """Outputs, only those ``at`` some positions if given, and the state after x. Arguments have been checked.
 
-        Masked tokens are zero, and positions are known to be there.
+        Masked tokens are zero. If ``state`` is None, the caller ignores the state that is returned, whatever it is.
         """
 
     def _mix_masked(self, x: Tensor, state: Any, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
-        """`mix`, of rows whose real tokens are moved to the front and whose outputs are put back."""
+        """`mix` of rows whose real tokens have been moved to the front; outputs are moved back to their places."""
         if key_mask is None or self.takes_gaps:
             return self._checked_mix(x, state, at, key_mask)
         order = (~key_mask).to(torch.int8).argsort(dim=1, stable=True)
@@ -161,13 +162,13 @@ class Mixer(nn.Module, ABC):
         """What `init_state` gives."""
 
     def state_bytes(self, num_tokens: int, *, dtype: torch.dtype = torch.float32) -> int:
-        """What the state of one sequence takes after so many tokens; constant unless the mixer says otherwise."""
+        """Bytes of the state of one sequence after so many tokens; constant unless the mixer overrides this."""
         return self.init_state(1, device="meta", dtype=dtype).nbytes
 
     def init_weights(self, std: float, num_layers: int) -> None:
-        """As part of a model of ``num_layers``: Linear weights N(0, std²), those called out_proj less, biases 0.
+        """As part of a model of ``num_layers``: Linear weights N(0, std²), narrower for out_proj, biases 0.
 
-        That is what the paper's models do to whatever they contain; mixers that escape it override this.
+        The paper's models do this to all that they contain; a mixer that keeps its own initialisation overrides it.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):

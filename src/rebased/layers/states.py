@@ -30,7 +30,7 @@ class State(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MixerState:
-    """A frozen dataclass of tensors with the batch first; subclasses are pytrees without further ado."""
+    """A frozen dataclass of tensors with the batch first. Subclasses are registered as pytrees."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -8,6 +8,7 @@ from torch import Tensor
 from rebased.kernels import TermKernel
 from rebased.monomials import num_features
 from rebased.ops.dtypes import compute_dtype
+from rebased.ops.positions import count_sequences
 
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask, Tensor? state_values, "
@@ -47,7 +48,7 @@ class Arguments(NamedTuple):
 
     @property
     def num_sequences(self) -> int:
-        return self.q.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+        return count_sequences(self.q, self.cu_seqlens)
 
     @property
     def compute_dtype(self) -> torch.dtype:

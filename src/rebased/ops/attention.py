@@ -12,7 +12,7 @@ from rebased.ops.arguments import sequence_coefficients
 from rebased.ops.backends import BACKENDS, choose_backend
 from rebased.ops.dtypes import autocast_inputs, compute_dtype, no_autocast
 from rebased.ops.normalize import divide
-from rebased.ops.positions import token_counts, token_positions
+from rebased.ops.positions import count_sequences, token_counts, token_positions
 from rebased.ops.state import KernelState, count_features
 
 __all__ = ["BACKENDS", "attention_matrix", "kernel_attention"]
@@ -180,18 +180,16 @@ def _prepare(
     checks.check_queries(q, k, at)
     q, k, v = autocast_inputs(q, k, v)
     checks.check_same_dtype(q, k, v)
-    num_sequences = k.shape[0]
     if key_mask is not None:
         checks.check_key_mask(key_mask, k.shape[:2], q.device)
     if cu_seqlens is not None:
         checks.check_cu_seqlens(cu_seqlens, k.shape[0], q.device)
-        num_sequences = cu_seqlens.shape[0] - 1
         cu_seqlens = checks.checked_borders(cu_seqlens, k.shape[1])
     if at is not None:
         at = checks.checked_positions(at, k.shape[1], "at")
     if state is not None:
         E = count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)
-        shape = (num_sequences, k.shape[2], E, v.shape[-1])
+        shape = (count_sequences(k, cu_seqlens), k.shape[2], E, v.shape[-1])
         checks.check_state(state, kernel, shape=shape, dtype=compute_dtype(q), device=q.device)
     positions = None
     if kernel.max_len is not None:
@@ -244,8 +242,7 @@ def _run_operator(call: _Call, backend: str, *, normalize: bool, causal: bool, r
     if isinstance(kernel, TermKernel):
         degrees = kernel.degrees
         count_features(kernel, q.shape[-1], dtype=compute_dtype(q), device=q.device)  # raises if they are too many
-        num_sequences = q.shape[0] if call.cu_seqlens is None else call.cu_seqlens.shape[0] - 1
-        coefficients = sequence_coefficients(kernel, num_sequences, q.shape[2], q)
+        coefficients = sequence_coefficients(kernel, count_sequences(q, call.cu_seqlens), q.shape[2], q)
     else:
         # A feature map runs here, in full precision and in sight of torch; what is left is the kernel s = qᵀk.
         if call.key_mask is not None:  # a map's backward would make NaN of what a masked key holds

@@ -30,6 +30,8 @@ Where "reference" is ahead it is by less than it would cost to have a second pre
 """
 MAX_TRITON_FEATURE_DIM = 32
 MAX_STEP_HEAD_DIM = 256
+MAX_TRITON_ROWS = 2**30
+"""The kernels that work row by row count rows in 32 bits, and their last tile may reach beyond the last row."""
 
 HAS_TRITON = find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -80,13 +82,15 @@ def require_triton(reason: str | None, *, instead: str) -> None:
         raise ValueError(f"backend='triton' {reason}; use 'auto' or {instead!r}")
 
 
-def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None) -> bool:
+def runs_on_triton(backend: str, name: str, x: Tensor, reason: str | None, *, num_rows: int = 0) -> bool:
     """Whether Triton's kernels do the work where there is no choice of algorithm; ``reason`` speaks against it already.
 
-    Decided where nothing is traced: questions about the device break no graph.
+    Decided where nothing is traced: sizes are known, and questions about the device break no graph.
     """
     if x.numel() == 0 or backend == "torch":
         return False
+    if num_rows > MAX_TRITON_ROWS:
+        reason = reason or f"takes up to {MAX_TRITON_ROWS} rows, {name} has {num_rows}"
     reason = reason or no_triton_on(name, x.device)
     if backend == "triton":
         require_triton(reason, instead="torch")

@@ -21,9 +21,6 @@ __all__ = ["linear_cross_entropy"]
 PIECE_NUMBERS = 2**24
 """How many logits the torch backend has at a time, unless one row has more."""
 
-MAX_TRITON_ROWS = 2**30
-"""The Triton kernels count rows in 32 bits, and their last tile may reach beyond the last row."""
-
 
 def linear_cross_entropy(
     x: Float[Tensor, "N W"], weight: Float[Tensor, "V W"], labels: Int[Tensor, " N"], *, backend: str = "auto"
@@ -67,7 +64,7 @@ def _check_labels(labels: Tensor, x: Tensor) -> None:
 
 
 def _no_triton_for(x: Tensor) -> str | None:
-    """What can be told from a traced tensor; `_runs_on_triton` checks the rest."""
+    """What can be told from a traced tensor; `runs_on_triton` checks the rest."""
     if x.dtype == torch.float64:
         return "computes in float32 and less, and x has dtype float64"
     return None
@@ -132,11 +129,7 @@ def _logits(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _runs_on_triton(x: Tensor, backend: str) -> bool:
-    """Decided here, where nothing is traced: sizes are known, and questions about the device break no graph."""
-    reason = _no_triton_for(x)
-    if x.shape[1] > MAX_TRITON_ROWS:
-        reason = reason or f"takes up to {MAX_TRITON_ROWS} rows, x has {x.shape[1]}"
-    return runs_on_triton(backend, "x", x, reason)
+    return runs_on_triton(backend, "x", x, _no_triton_for(x), num_rows=x.shape[1])
 
 
 # ---- On fake tensors ----

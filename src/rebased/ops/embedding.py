@@ -22,7 +22,7 @@ from rebased.ops.replicas import join_replicas
 __all__ = ["embedding"]
 
 FREQUENT = 0
-"""The index that may be most of them. Its gradient is summed in `NUM_PARTS` parts."""
+"""The index that most others may be equal to. Its gradient is summed in `NUM_PARTS` parts."""
 NUM_PARTS = 1024
 
 

@@ -22,9 +22,6 @@ __all__ = ["norm_affine"]
 MAX_TRITON_WIDTH = 16384
 """A Triton program holds whole rows; "auto" leaves wider ones to torch."""
 
-MAX_TRITON_ROWS = 2**30
-"""The Triton kernels count rows in 32 bits, and their last tile may reach beyond the last row."""
-
 
 def norm_affine(
     x: Float[Tensor, "*B W"],
@@ -81,7 +78,7 @@ def _check_parameter(name: str, parameter: Tensor, x: Tensor) -> None:
 
 
 def _check_backend(backend: str, x: Tensor) -> None:
-    """What can be told from a traced tensor; `_runs_on_triton` checks the rest."""
+    """What can be told from a traced tensor; `runs_on_triton` checks the rest."""
     check_name(backend, TORCH_OR_TRITON)
     if backend == "triton":
         require_triton(_no_triton_for(x), instead="torch")
@@ -185,12 +182,7 @@ def _no_statistics(x: Tensor) -> Tensor:
 
 
 def _runs_on_triton(x: Tensor, backend: str) -> bool:
-    """Decided here, where nothing is traced: sizes are known, and questions about the device break no graph."""
-    reason = _no_triton_for(x)
-    num_rows = x.numel() // x.shape[-1]
-    if num_rows > MAX_TRITON_ROWS:
-        reason = reason or f"takes up to {MAX_TRITON_ROWS} rows, x has {num_rows}"
-    return runs_on_triton(backend, "x", x, reason)
+    return runs_on_triton(backend, "x", x, _no_triton_for(x), num_rows=x.numel() // x.shape[-1])
 
 
 # ---- On fake tensors ----

@@ -11,6 +11,11 @@ def sequence_of(cu_seqlens: Int[Tensor, " N1"], places: Int[Tensor, "*P"]) -> In
     return torch.searchsorted(cu_seqlens, places + torch.zeros_like(cu_seqlens[:1]), right=True) - 1
 
 
+def count_sequences(like: Tensor, cu_seqlens: Int[Tensor, " N1"] | None) -> int:
+    """How many sequences there are: those of a batch ``like`` (B, …), or those that are packed in its row."""
+    return like.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+
+
 def token_counts(
     key_mask: Bool[Tensor, "B T"] | None, cu_seqlens: Int[Tensor, " N1"] | None, like: Tensor
 ) -> Int[Tensor, " N"]:

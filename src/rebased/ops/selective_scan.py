@@ -81,12 +81,7 @@ def selective_scan(
     wrong type) that names the argument.
     """
     check_switches(return_state=return_state)
-    for name, tensor, axes in (("x", x, "B T M"), ("dt", dt, "B T M"), ("A", A, "M N"), ("b", b, "B T N")):
-        check_floats(name, tensor, axes)
-    check_floats("c", c, "B T N")
-    (B, T, M), N = x.shape, A.shape[1]
-    for name, tensor, shape in (("dt", dt, (B, T, M)), ("A", A, (M, N)), ("b", b, (B, T, N)), ("c", c, (B, T, N))):
-        check_like(name, tensor, shape, "x and A", x)
+    _check_inputs(x, dt, A, b, c, "B T")
     _check_state(state, x, A)
     check_name(backend, TORCH_OR_TRITON)
     if backend == "triton":
@@ -113,11 +108,7 @@ def selective_scan_step(
     state: Float[Tensor, "B M N"],
 ) -> tuple[Float[Tensor, "B M"], Float[Tensor, "B M N"]]:
     """One token: its y and the new state, as `selective_scan` has them."""
-    for name, tensor, axes in (("x", x, "B M"), ("dt", dt, "B M"), ("A", A, "M N"), ("b", b, "B N"), ("c", c, "B N")):
-        check_floats(name, tensor, axes)
-    (B, M), N = x.shape, A.shape[1]
-    for name, tensor, shape in (("dt", dt, (B, M)), ("A", A, (M, N)), ("b", b, (B, N)), ("c", c, (B, N))):
-        check_like(name, tensor, shape, "x and A", x)
+    _check_inputs(x, dt, A, b, c, "B")
     if state is None:
         raise TypeError("state is None; it must be a tensor")
     _check_state(state, x, A)
@@ -131,6 +122,23 @@ def selective_scan_step(
 
 
 # ---- Checks ----
+
+
+def _check_inputs(x: Tensor, dt: Tensor, A: Tensor, b: Tensor, c: Tensor, leading: str) -> None:
+    """``leading``: the axes before the channels, by name."""
+    for name, tensor, axes in (("x", x, f"{leading} M"), ("dt", dt, f"{leading} M"), ("A", A, "M N")):
+        check_floats(name, tensor, axes)
+    for name, tensor in (("b", b), ("c", c)):
+        check_floats(name, tensor, f"{leading} N")
+    *tokens, M = x.shape
+    N = A.shape[1]
+    for name, tensor, shape in (
+        ("dt", dt, (*tokens, M)),
+        ("A", A, (M, N)),
+        ("b", b, (*tokens, N)),
+        ("c", c, (*tokens, N)),
+    ):
+        check_like(name, tensor, shape, "x and A", x)
 
 
 def _check_state(state: Tensor | None, x: Tensor, A: Tensor) -> None:

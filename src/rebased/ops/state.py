@@ -15,6 +15,10 @@ from rebased.ops.dtypes import no_autocast
 
 __all__ = ["KernelState", "initial_state"]
 
+MAX_FEATURES = 1 << 17
+"""The most that a polynomial may have: for values of size 64 its state then takes 34 MB a head."""
+_TENSORS = ("values", "normalizer", "count", "values_residual", "normalizer_residual")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelState:
@@ -121,12 +125,6 @@ class KernelState:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "KernelState":
         return KernelState(kernel=self.kernel, **{name: function(x) for name, x in self._tensors().items()})
-
-
-_TENSORS = ("values", "normalizer", "count", "values_residual", "normalizer_residual")
-
-
-MAX_FEATURES = 1 << 17
 
 
 def initial_state(

@@ -55,13 +55,29 @@ def kernel_attention_step(
         positions = checks.checked_positions(positions, kernel.max_len, "state.count (kernel.max_len)")
     terms = [x for x in kernel.terms if isinstance(x, Tensor)] if isinstance(kernel, TermKernel) else []
     needs_grad = any(is_differentiated(x) for x in (q, k, v, state.values, state.normalizer, *terms))
+    scale, eps = kernel.resolve(q.shape[-1], scale, eps, normalize=normalize)
     if choose_step_backend(backend, q, v, state, kernel, needs_grad=needs_grad) == "triton":
-        return _launch(q, k, v, state, kernel, scale, eps, normalize, key_mask, inplace)
+        return _in_one_launch(q, k, v, state, kernel, scale, eps, normalize, key_mask, inplace)
+    return _in_torch(q, k, v, state, kernel, scale, eps, normalize, key_mask, inplace, positions)
+
+
+def _in_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: KernelState,
+    kernel: Kernel,
+    scale: float,
+    eps: float,
+    normalize: bool,
+    key_mask: Tensor | None,
+    inplace: bool,
+    positions: Tensor | None,
+) -> tuple[Tensor, KernelState]:
     out_dtype = v.dtype
     q, k, v = (x.to(compute_dtype(x)) for x in (q, k, v))
     if key_mask is not None:
         k, v = k.where(key_mask[:, None, None], 0), v.where(key_mask[:, None, None], 0)
-    scale, eps = kernel.resolve(q.shape[-1], scale, eps, normalize=normalize)
     group = q.shape[1] // k.shape[1]
     with no_autocast(q):
         q_features = kernel.query_features(q[:, None], positions, scale=scale)[:, 0].unflatten(1, (-1, group))
@@ -88,20 +104,19 @@ def kernel_attention_step(
     return out.to(out_dtype), state.plus(outer, k_features, count, inplace=inplace)
 
 
-def _launch(
+def _in_one_launch(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     state: KernelState,
     kernel: Kernel,
-    scale: float | None,
+    scale: float,
     eps: float,
     normalize: bool,
     key_mask: Tensor | None,
     inplace: bool,
 ) -> tuple[Tensor, KernelState]:
     assert isinstance(kernel, Polynomial)
-    scale, eps = kernel.resolve(q.shape[-1], scale, eps, normalize=normalize)
     coefficients = sequence_coefficients(kernel, q.shape[0], q.shape[1], q)
     settings = kernel.degrees, scale, eps, normalize, kernel.nonnegative
     arguments = q, k, v, coefficients, key_mask, *state.tensors(), *settings

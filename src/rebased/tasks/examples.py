@@ -1,4 +1,4 @@
-"""What a task gives: sequences, and what is to be said where."""
+"""What a task gives: sequences, and at which positions which token is to be predicted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 __all__ = ["IGNORED", "Examples", "in_blocks"]
 
 IGNORED = -100
-"""The label where nothing is to be said: what torch's cross-entropy ignores."""
+"""The label of positions where nothing is to be predicted, which torch's cross-entropy ignores."""
 BLOCK_NUMBERS = 1 << 22
 """What is in memory while examples are made, roughly."""
 
@@ -51,7 +51,7 @@ def in_blocks(
     numbers_each: int,
     device: torch.device | str,
 ) -> Examples:
-    """Examples first_example …, made a few at a time: each takes room for so many numbers while it is made."""
+    """Examples ``first_example`` …, made a few at a time: making one takes memory for ``numbers_each`` numbers."""
     size = max(1, BLOCK_NUMBERS // numbers_each)
     indices = torch.arange(first_example, first_example + num_examples, device=device)
     parts = [make(block) for block in indices.split(size)]

@@ -164,7 +164,7 @@ class RecallConfig:
         return values
 
     def identity(self) -> dict[str, Any]:
-        """What differs from the defaults: what a run is named after. So a field more renames no run that has been."""
+        """The fields that differ from their defaults, which name the run. So a new field renames no earlier run."""
         defaults = {x.name: {} if x.default is MISSING else x.default for x in fields(self)}
         required = ("stack", "d_model", "seq_len", "learning_rate", "seed")
         return {name: x for name, x in self.to_dict().items() if name in required or x != defaults[name]}

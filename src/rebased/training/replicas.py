@@ -42,7 +42,8 @@ class Replicas:
     """Runs that differ in seed and learning rate alone, each trained as if it were by itself.
 
     A run's initial weights, order of examples and dropout are functions of its seed, the epoch and the step. So a
-    run does not depend on others, and training that goes on from `tensors` is training that was never interrupted.
+    run does not depend on others, and training that goes on from `tensors` gives what it would have given without an
+    interruption.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class Replicas:
         return "epochs" if self.epoch >= self.cell.epochs else None
 
     def leave(self, indices: Iterable[int]) -> None:
-        """Runs that are finished stop costing."""
+        """Take these runs out: they cost nothing any more."""
         gone = set(indices)
         rows = [row for row, index in enumerate(self.active) if index not in gone]
         if len(rows) == len(self.active):

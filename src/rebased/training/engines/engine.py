@@ -15,7 +15,7 @@ from rebased.training.recall import RecallConfig
 __all__ = ["TRIES", "Engine", "attempt"]
 
 TRIES = 2
-"""How often a group is begun whose worker dies. It goes on from its checkpoint each time."""
+"""How often a group is tried if its worker dies. It goes on from its checkpoint each time."""
 
 
 class Engine(Protocol):

@@ -51,7 +51,7 @@ def is_sharded(checkpoint: Path) -> bool:
 
 
 def check_readable(checkpoint: Path) -> None:
-    """ValueError, saying what to do, for files that ended too early after all: of a disk that failed, or was full."""
+    """ValueError, saying what to do, for files that are cut short in spite of the marker, as by a failing disk."""
     from safetensors import SafetensorError, safe_open
 
     for path in sorted(checkpoint.iterdir()):

@@ -16,7 +16,7 @@ class Processes:
     rank: int
     count: int
     are_launched: bool
-    """By such a program; else there is one process, which knows of no others."""
+    """Whether such a program started them; otherwise this is the only process."""
 
     @property
     def is_main(self) -> bool:

@@ -388,6 +388,22 @@ def test_replicas(variant: str, masked: bool, num_positions: int | None, shared:
     assert_same(list(inside.values()), expected)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_no_replicas(masked: bool) -> None:
+    mixer = layer("grouped")
+    params, _ = stack_module_state([mixer])
+    none = {name: x[:0] for name, x in params.items()}
+
+    def loss(params: dict[str, Tensor], x: Tensor, key_mask: Tensor) -> Tensor:
+        return functional_call(mixer, params, (x,), {"key_mask": key_mask if masked else None}).sum()
+
+    inputs = none, randn(0, B, T, D_MODEL), random_mask(0, B, T)
+    assert vmap(loss)(*inputs).shape == (0,)
+    assert {name: x.shape for name, x in vmap(grad(loss))(*inputs).items()} == {
+        name: x.shape for name, x in none.items()
+    }
+
+
 @pytest.mark.usefixtures("_forget_compilations")
 def test_replicas_compiled_for_any_number() -> None:
     """A mask that all share makes heads of replicas. That keys have fewer was then a symbol, which torch refused."""

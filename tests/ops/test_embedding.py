@@ -40,6 +40,16 @@ def test_equals_torch(num_rows: int, width: int, shape: tuple[int, int], zeros: 
     torch.testing.assert_close(actual_grad, expected_grad)
 
 
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0)])
+def test_no_replicas(in_dims: tuple[int | None, int | None]) -> None:
+    tables, indices = torch.randn(0, 3, 4), torch.zeros(0, 3, 5, dtype=torch.int64)
+    inputs = [
+        x if dim is not None else x.new_zeros(x.shape[1:]) for x, dim in zip((tables, indices), in_dims, strict=True)
+    ]
+    gradient = torch.func.grad(lambda *xs: embedding(*xs).sin().sum())
+    assert torch.vmap(gradient, in_dims)(*inputs).shape == (0, 3, 4)
+
+
 @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 1)])
 def test_replicas(in_dims: tuple[int | None, int | None]) -> None:
     tables = torch.randn(3, 3, 4, dtype=torch.float64, requires_grad=True)

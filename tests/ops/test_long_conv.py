@@ -63,6 +63,16 @@ def test_nested_vmap(in_dims: tuple[tuple[int | None, int | None], ...]) -> None
     assert_same(with_grads(torch.vmap(torch.vmap(long_conv, inner), outer), inputs, filters), expected)
 
 
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0)], ids=str)
+def test_no_replicas(in_dims: tuple[int | None, int | None]) -> None:
+    """There is no Fourier transform of nothing."""
+    inputs = [
+        randn(*(() if dim is None else (0,)), *shape) for shape, dim in zip(((2, 9, 3), (9, 3)), in_dims, strict=True)
+    ]
+    gradient = torch.func.grad(lambda *xs: long_conv(*xs).sin().sum(), (0, 1))
+    assert [tuple(x.shape) for x in torch.vmap(gradient, in_dims)(*inputs)] == [(0, 2, 9, 3), (0, 9, 3)]
+
+
 def test_opcheck() -> None:
     """Schemas, fake tensors, strides and registration of both operators, with groups."""
     inputs, filters = randn(2, 3, 4, 10), randn(2, 4, 10, seed=1)

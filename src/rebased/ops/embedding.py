@@ -28,7 +28,7 @@ NUM_PARTS = 1024
 
 def embedding(table: Float[Tensor, "V W"], indices: Int[Tensor, "B T"]) -> Float[Tensor, "B T W"]:
     """``table[indices]``. What indices may be is for the caller to check."""
-    zeros: Tensor = _embedding_zeros(table[None], indices.reshape(1, -1))
+    zeros: Tensor = _embedding_zeros(table[None], indices.flatten()[None])
     rows = table.detach()[indices]
     return rows + zeros.view(rows.shape)
 

@@ -58,12 +58,16 @@ def _fft_length(num_inputs: int, num_taps: int, num_outputs: int) -> int:
 
 
 def _forward(inputs: Tensor, filters: Tensor) -> Tensor:
+    if inputs.numel() == 0:  # no replicas
+        return inputs.new_empty(inputs.shape)
     # Strides as promised to compiled code, which are not those of the transform where inputs are expanded.
     return irfft(rfft(inputs).mul_(_filter_spectra(filters)), n=inputs.shape[-1], norm="forward").contiguous()
 
 
 def _backward(grad: Tensor, inputs: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
     """Correlations with the other factor."""
+    if inputs.numel() == 0:
+        return inputs.new_empty(inputs.shape), filters.new_zeros(filters.shape)
     N = inputs.shape[-1]
     spectra = rfft(grad)
     # Conjugated at once: `conj()` leaves that to later operations, which do not do it where a compiled graph holds the

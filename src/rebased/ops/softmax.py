@@ -82,12 +82,14 @@ def _attend_mapped(operator: Any, info: Any, in_dims: Any, *inputs: Any) -> tupl
         raise RuntimeError(f"dropout under vmap needs randomness='different', got {info.randomness!r}")
     N = info.batch_size
     axis = 0 if mask is None or in_dims[3] is not None else 1
-    q, k, v = (stacked(x, dim, N, axis).flatten(axis, axis + 1) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
+    q, k, v = (stacked(x, dim, N, axis) for x, dim in zip((q, k, v), in_dims[:3], strict=True))
+    sizes = q.shape[axis : axis + 2]  # not inferred later: there may be no replicas
+    q, k, v = (x.flatten(axis, axis + 1) for x in (q, k, v))
     if mask is not None and axis == 0:
         mask = mask.movedim(in_dims[3], 0)
-        mask = mask.expand(N, q.shape[0] // N, *mask.shape[2:]).flatten(0, 1)
+        mask = mask.expand(*sizes, *mask.shape[2:]).flatten(0, 1)
     out = operator(q, k, v, mask, causal, dropout)
-    return out.unflatten(axis, (N, q.shape[axis] // N)), axis
+    return out.unflatten(axis, sizes), axis
 
 
 # Torch's own batching rules for scaled_dot_product_attention lack the CPU kernel and masks that all replicas share

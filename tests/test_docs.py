@@ -239,6 +239,19 @@ def test_the_docs_quote_table_1() -> None:
     assert f"{findings['num_finished']} runs in {minutes:.0f} minutes of the card" in prose("docs/reproduction.md")
 
 
+def test_the_docs_quote_the_worst_runs() -> None:
+    findings = json.loads((ROOT / "results" / "small" / "figure4.json").read_text())
+    lowest = {
+        curve["stack"]: curve["lowest"]
+        for curve in findings["data"]["curves"]
+        if (curve["seq_len"], curve["d_model"]) == (256, 48)
+    }
+    said = "The worst of its ten runs has an accuracy of {:.3f}. Of Based's the worst has {:.3f}, of (γx+β)²'s {:.3f}"
+    worst = (lowest.pop(stack) for stack in ("rebased", "based", "gamma_beta_x2"))
+    assert said.format(*worst) in prose("docs/reproduction.md")
+    assert max(lowest.values()) < STUCK
+
+
 def test_the_readme_quotes_table_1() -> None:
     findings = json.loads((ROOT / "results" / "small" / "table1.json").read_text())
     cells = [cell for cell in findings["data"]["cells"] if cell["seq_len"] == 256]

@@ -24,6 +24,8 @@ from rebased.paper.table3 import MEASURES, TABLE3
 from rebased.runs import Run, find_runs
 from rebased.tasks import mqar
 from rebased.training.engines import make_engine
+from rebased.training.events import Event
+from rebased.training.folders import name_of
 
 # ---- Models made by hand ----
 
@@ -207,6 +209,25 @@ def test_a_run_trained_anew_is_measured_anew(out: Path) -> None:
         for run in material.runs
     )
     assert list(kept_runs(replace(material, runs=runs), "table3")) == others
+
+
+def test_other_widths_do_not_replace_what_was_found(out: Path) -> None:
+    """Nothing else is left of runs whose weights are gone; that is said before anything is trained."""
+    path, both = findings_path(out, "smoke", "table3"), tiny(TABLE3)
+    path.unlink()
+    wide = replace(both, grids={scale: {"run": TINY | {"d_model": 24}} for scale in both.grids})
+    kept, _ = conduct(wide, "smoke", out, None, device="cpu", report=lambda _: None)
+    found = path.read_bytes()
+    for config in wide.configs("smoke"):
+        shutil.rmtree(sweep_folder(out).run(config))
+    again, _ = conduct(both, "smoke", out, None, device="cpu", report=lambda _: None)
+    assert again.data == json.loads(json.dumps(kept.data))
+    narrow = {name_of(config) for config in both.configs("smoke") if config.d_model == 12}
+    engine, events = make_engine(device="cpu"), list[Event]()
+    with pytest.raises(ValueError, match=r"findings of 6 runs that would be lost, such as copy_attention-d24-"):
+        conduct(both, "smoke", out, engine, device="cpu", report=events.append, chosen=narrow)
+    assert not events
+    assert path.read_bytes() == found
 
 
 def test_section(trained: Path) -> None:

@@ -308,12 +308,12 @@ def test_how_often_rebased_is_the_best_of_a_budget() -> None:
         *(make_run("rebased", x, learning_rate=rate, d_model=size) for rate, size, x in RATES_OF_REBASED),
         *(make_run("based", x, learning_rate=rate, d_model=size) for rate, size, x in RATES_OF_BASED),
     ]
-    (claim,) = FIGURE4.present(measured(FIGURE4, runs)).claims
+    claim, *_ = FIGURE4.present(measured(FIGURE4, runs)).claims
     assert claim.ours.startswith(
         "With up to 2 of the paper's 4 learning rates its expected best is the highest at 1 of 4 lengths, widths"
     )
     assert claim.verdict == "not shown"
-    (claim,) = FIGURE4.present(measured(FIGURE4, runs[:1])).claims
+    claim, *_ = FIGURE4.present(measured(FIGURE4, runs[:1])).claims
     assert claim.verdict == "not run"
 
 

@@ -191,6 +191,17 @@ def test_what_no_data_could_show_is_not_compared(num_seeds: int, least: str) -> 
     )
 
 
+def test_what_no_correction_leaves_is_not_compared() -> None:
+    """Six runs can give p = 2/2⁶, which is below 0.05 for one pair and not for three."""
+    few = {size: values[:3] for size, values in CLEAR.items() if size < 32}
+    low = {size: values[:3] for size, values in LOW.items() if size < 32}
+    pair = runs_of("rebased", few) + runs_of("x2", low)
+    three = measured(TABLE1, pair + runs_of("based", low))
+    (said,) = (part for part in TABLE1.present(three).parts if isinstance(part, str) and "not compared" in part)
+    assert "is 0.031, to be corrected for 3 pairs. No difference can be shown" in said
+    assert [table.header[0] for table in tables(TABLE1.present(measured(TABLE1, pair)))].count("pair") == 2
+
+
 def test_means_over_widths_only_where_the_papers_are_of_the_same() -> None:
     whole, *_ = tables(TABLE1.present(measured(TABLE1, runs_of("based", CLEAR))))
     part, *_ = tables(TABLE1.present(measured(TABLE1, runs_of("based", {32: CLEAR[32]}))))
@@ -244,6 +255,17 @@ def test_the_best_of_six_is_better_than_five() -> None:
     assert claims(runs_of("rebased", {16: [0.9]}) + runs_of("based", {16: [0.1]}))[BEST] == "not shown"
 
 
+def test_its_place_is_among_means_of_the_same_widths() -> None:
+    """At the width that Based alone has it is as good as ReBased at its best."""
+    wider = {24: LOW[24], 32: [0.05] * 5, 48: CLEAR[48]}
+    runs = runs_of("rebased", {24: CLEAR[24], 32: LOW[32]}) + runs_of("based", wider)
+    ours = {claim.theirs: claim.ours for claim in TABLE1.present(measured(TABLE1, runs)).claims}[BEST]
+    assert ours.startswith("Its mean accuracy over d = 24 and 32 is 0.52, at place 1 of 2. ")
+    assert ours.endswith("With x², norm(x)², (γx)² and (γx+β)² there is nothing to compare.")
+    apart = measured(TABLE1, [*runs, *runs_of("x2", {16: LOW[16]})])
+    assert "at place" not in {claim.theirs: claim.ours for claim in TABLE1.present(apart).claims}[BEST]
+
+
 def test_where_rates_decide_a_claim_holds_in_part() -> None:
     """x² learns nothing at one of two rates, otherwise it is as good as Based."""
     runs = runs_of("based", CLEAR) + runs_of("based", CLEAR, 3e-3) + runs_of("x2", CLEAR)
@@ -271,6 +293,17 @@ def test_claims_where_the_papers_are_apart(
 ) -> None:
     theirs = "(γx+β)² is above (γx)² at d = 16 and 32, 256 tokens: mean ± sd are apart."
     assert claims(runs_of("gamma_beta_x2", higher) + runs_of("gamma_x2", lower))[theirs] == verdict
+
+
+@pytest.mark.parametrize(("low", "p", "verdict"), [(0.1, "0.0019", "in part"), (0.8, "0.11", "not shown")])
+def test_two_seeds_that_are_apart_need_a_test(low: float, p: str, verdict: str) -> None:
+    theirs = "(γx+β)² is above (γx)² at d = 16 and 32, 256 tokens: mean ± sd are apart."
+    runs = runs_of("gamma_beta_x2", {16: [0.9, 0.95]}) + runs_of("gamma_x2", {16: [low, low + 0.05]})
+    (claim,) = (each for each in TABLE1.present(measured(TABLE1, runs)).claims if each.theirs == theirs)
+    assert claim.ours.endswith(f"apart too, of only 2 seeds (p = {p}).")
+    assert claim.verdict == verdict
+    theirs_reversed = runs_of("gamma_x2", {16: [0.9, 0.95]}) + runs_of("gamma_beta_x2", {16: [low, low + 0.05]})
+    assert claims(theirs_reversed)[theirs] == {"in part": "differs"}.get(verdict, verdict)
 
 
 def test_shown_differences_are_marked() -> None:

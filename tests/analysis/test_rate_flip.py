@@ -39,6 +39,14 @@ def test_a_choice_by_hand() -> None:
     assert held_out(np.array([[0.9, 0.5], [0.1, 0.5], [0.1, 0.4]])).tolist() == [0.5, 0.1, 0.1]
 
 
+@given(own=st.integers(0, 96_000), num_seeds=st.integers(2, 6))
+def test_of_equally_good_rates_the_first_is_taken(own: int, num_seeds: int) -> None:
+    """The others have 0.99 at both; sums of which one's own is taken away differ by rounding."""
+    table = np.full((num_seeds, 2), 0.99)
+    table[-1, 0] = own / 96_000
+    assert held_out(table)[-1] == table[-1, 0]
+
+
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),

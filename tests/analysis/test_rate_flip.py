@@ -81,6 +81,15 @@ def test_p_is_the_share_of_all_flips(seed: int, seeds: list[int], num_rates: int
 
 
 @given(seed=st.integers(0, 10_000))
+def test_flips_that_tie_but_for_rounding_are_as_far(seed: int) -> None:
+    """Tenths, whose sums are not exact, as their numerators."""
+    generator = np.random.default_rng(seed)
+    a, b = ([generator.integers(0, 4, (3, 2)) for _ in range(2)] for _ in "ab")
+    tenths = rate_flip_test([x / 10 for x in a], [y / 10 for y in b])
+    assert tenths.p_value == rate_flip_test(a, b).p_value
+
+
+@given(seed=st.integers(0, 10_000))
 def test_with_one_rate_it_is_the_sign_flip_test(seed: int) -> None:
     generator = np.random.default_rng(seed)
     a, b = tables(generator, [5, 3], 1), tables(generator, [5, 3], 1)

@@ -75,7 +75,7 @@ def test_six_cells_can_show_which_is_better(gain: float, verdict: str) -> None:
     assert said.ours.endswith("(sign-flip test over cells: p = 0.031).")
 
 
-@pytest.mark.parametrize(("accuracy", "verdict"), [(0.1, "in part"), (0.95, "differs")])
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.89, "in part"), (0.9, "differs")])
 def test_one_run_that_learns_refutes_that_all_fail(accuracy: float, verdict: str) -> None:
     runs = make_run("mamba", accuracy, d_model=64), make_run("mamba_published", 0.0, d_model=64)
     claims = claims_of(FIGURE1, *runs)

@@ -1,5 +1,6 @@
 """Table 1 and Figure 4 of runs made up by hand."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def test_the_papers_numbers_stand_below_ours() -> None:
     # 0.13 against 0.05 ± 0.05, 0.47 ± 0.08, 0.64 ± 0.42 and 0.99: Welch's test.
     assert [cell.tone for cell in ours[1:5]] == ["higher", "lower", "", "lower"]
     assert "p = " in ours[1].note
+
+
+def test_what_rounding_may_hide_is_not_marked() -> None:
+    """The paper's 0.99 ± 0.00 may be 0.985 ± 0.005: of 0.986 that is level, and of 0.983 its own spread counts."""
+    for mean, tone in ((0.986, ""), (0.983, ""), (0.97, "lower")):
+        runs = runs_of("x2", {48: [mean + shift for shift in (-0.0005, 0.0, 0.0, 0.0, 0.0005)]})
+        assert tables(TABLE1.present(measured(TABLE1, runs)))[0].rows[0][1].tone == tone
+
+
+@pytest.mark.parametrize(("num_seeds", "has_interval"), [(4, False), (5, True)])
+def test_of_fewer_than_five_seeds_there_is_no_interval(num_seeds: int, has_interval: bool) -> None:
+    (cell,) = measured(TABLE1, runs_of("x2", {16: LOW[16][:num_seeds]}))["cells"]
+    assert (cell["interval"] is not None) == has_interval
 
 
 def test_whether_ours_are_apart_where_the_papers_are() -> None:
@@ -233,6 +247,14 @@ def test_expected_performance_by_hand() -> None:
     assert table.header == ("width", "kernel", "best of 1", "best of 2", "best of 3")
     assert table.rows[0][1].text == KERNELS["x2"]
     assert table.rows[0][-1].text == "0.600 ± 0.050"
+
+
+def test_the_error_of_a_budget_is_the_jackknifes_over_seeds() -> None:
+    """Of a single rate that is s/√n. A rate that lacks a seed, and might be lucky, is no draw."""
+    runs = runs_of("x2", {16: [0.1, 0.2, 0.6]}) + runs_of("x2", {16: [0.9, 0.8]}, 3e-3)
+    (curve,) = measured(FIGURE4, runs)["curves"]
+    assert (curve["budgets"], curve["num_seeds"]) == ([1], 3)
+    assert curve["standard_error"] == pytest.approx([statistics.stdev([0.1, 0.2, 0.6]) / 3**0.5])
 
 
 def claims(runs: Sequence[Run]) -> dict[str, str]:

@@ -174,6 +174,14 @@ def test_models_that_saw_far_less_do_not_test_them(tmp_path: Path) -> None:
     assert [claim.verdict for claim in found] == ["not shown"] * 3
 
 
+@pytest.mark.parametrize(("num_seeds", "verdict"), [(2, "agrees"), (1, "not shown")])
+def test_two_seeds_are_compared(num_seeds: int, verdict: str, tmp_path: Path) -> None:
+    values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
+    some = {model: perplexities[:num_seeds] for model, perplexities in values.items()}
+    _, claim, _ = claims_of(tmp_path, some, TABLE_2_TOKENS)
+    assert claim.verdict == verdict
+
+
 @pytest.mark.parametrize(
     "others",
     [

@@ -342,18 +342,20 @@ def test_only_what_numbers_can_show_is_said(differences: list[float], said: str)
     assert f"here the difference is {np.mean(differences):+.3f}" in sentence
 
 
-def _run(stack: str, seed: int, accuracy: float, *, rate: float = 1e-3, finished: str = "epochs") -> Run:
-    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate, "d_model": 12}
+def _run(
+    stack: str, seed: int, accuracy: float, *, rate: float = 1e-3, finished: str = "epochs", width: int = 12
+) -> Run:
+    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate, "d_model": width}
     result = {"accuracy": accuracy, "epochs": 1, "finished": finished}
-    return Run(Path(f"{stack}-{rate}-{seed}"), config, (), result)
+    return Run(Path(f"{stack}-d{width}-{rate}-{seed}"), config, (), result)
 
 
 def _entry(run: Run) -> dict[str, Any]:
     """With the accuracy for each measure."""
     accuracy = run.result["accuracy"]
     example = {"truth": [1], "map": [[0.25, 0.75]], "last_query": [0.25, 0.75, 0.0]}
-    sizes = {"seq_len": 16, "num_pairs": 1, "d_model": 12, "epochs": 1}
-    same = {name: run.config[name] for name in ("stack", "seed", "learning_rate")}
+    sizes = {"seq_len": 16, "num_pairs": 1, "epochs": 1}
+    same = {name: run.config[name] for name in ("stack", "seed", "learning_rate", "d_model")}
     shown = {"examples": [example] * 3, "fingerprint": str(accuracy)}
     return same | sizes | shown | dict.fromkeys(MEASURES, accuracy)
 
@@ -430,6 +432,32 @@ HIGH, LOW = (0.99, 0.98, 0.97, 0.99, 0.98, 0.97), (0.11, 0.12, 0.13, 0.11, 0.12,
 )
 def test_what_is_said_of_the_papers_claims(models: Sequence[Sequence[float]], verdicts: list[str]) -> None:
     assert _verdicts(*models) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "said", "verdict"),
+    [
+        ((0.1, 0.2, 0.1), (0.2, 0.1, 0.3), "is shown by 6 pairs of width and seed (p = 0.031).", "agrees"),
+        ((-0.1, -0.2, -0.1), (-0.2, -0.1, -0.3), "is shown by 6 pairs of width and seed (p = 0.031).", "differs"),
+        ((0.1, 0.2), (0.2, 0.1), "With these 4 pairs of width and seed the least p that this test", "not shown"),
+    ],
+)
+def test_widths_and_seeds_together_can_show_a_difference(
+    narrow: Sequence[float], wide: Sequence[float], said: str, verdict: str
+) -> None:
+    """Of any number of widths: three seeds of one never could."""
+    by_stack = {"copy_based": 0.0, "copy_rebased": 1.0}
+    runs = tuple(
+        _run(stack, seed, 0.5 + share * difference, width=width)
+        for stack, share in by_stack.items()
+        for width, differences in ((12, narrow), (24, wide))
+        for seed, difference in enumerate(differences)
+    )
+    data = _measured_from({run.folder.name: _entry(run) for run in runs}, runs)
+    _, claim = TABLE3.present(data).claims
+    assert claim.ours.startswith("At d = 12 and 24. ")
+    assert said in claim.ours
+    assert claim.verdict == verdict
 
 
 def test_one_query_shows_nothing() -> None:

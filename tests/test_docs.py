@@ -359,3 +359,6 @@ def test_the_docs_say_what_it_cost() -> None:
         assert (untimed != "") == (findings.get("num_untimed", 0) > 0)
         assert int(finished) == findings["num_finished"]
         assert int(asked) in {findings["num_runs"], len(EXPERIMENTS[name].configs("small"))}
+    ledger = map(json.loads, (ROOT / "results" / "runs.jsonl").read_text().splitlines())
+    together = sum(run["seconds"] or 0 for run in ledger) / 60  # runs that several experiments share count once
+    assert f"Together {together:.0f} minutes, language models apart" in text

@@ -39,6 +39,14 @@ def test_a_choice_by_hand() -> None:
     assert held_out(np.array([[0.9, 0.5], [0.1, 0.5], [0.1, 0.4]])).tolist() == [0.5, 0.1, 0.1]
 
 
+@given(own=st.integers(0, 96_000), num_seeds=st.integers(2, 6))
+def test_of_equally_good_rates_the_first_is_taken(own: int, num_seeds: int) -> None:
+    """The others have 0.99 at both; sums of which one's own is taken away differ by rounding."""
+    table = np.full((num_seeds, 2), 0.99)
+    table[-1, 0] = own / 96_000
+    assert held_out(table)[-1] == table[-1, 0]
+
+
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
@@ -70,6 +78,15 @@ def test_p_is_the_share_of_all_flips(seed: int, seeds: list[int], num_rates: int
     assert found.mean_difference == pytest.approx(every[0], abs=1e-12)
     assert found.p_value == pytest.approx(np.mean([abs(x) >= abs(every[0]) - 1e-9 for x in every]))
     assert found.exact
+
+
+@given(seed=st.integers(0, 10_000))
+def test_flips_that_tie_but_for_rounding_are_as_far(seed: int) -> None:
+    """Tenths, whose sums are not exact, as their numerators."""
+    generator = np.random.default_rng(seed)
+    a, b = ([generator.integers(0, 4, (3, 2)) for _ in range(2)] for _ in "ab")
+    tenths = rate_flip_test([x / 10 for x in a], [y / 10 for y in b])
+    assert tenths.p_value == rate_flip_test(a, b).p_value
 
 
 @given(seed=st.integers(0, 10_000))

@@ -14,9 +14,12 @@ from page_checker import PageChecker
 from rebased.analysis.pages import Section
 from rebased.paper.counts import TABLE4
 from rebased.paper.experiment import SCALES, Experiment
+from rebased.paper.figure1 import FIGURE1
 from rebased.paper.figure4 import FIGURE4
+from rebased.paper.figure7 import FIGURE7
 from rebased.paper.report import Entry, render_paper_report
 from rebased.paper.table1 import TABLE1
+from rebased.training.folders import name_of
 
 
 @pytest.fixture(scope="module")
@@ -148,13 +151,17 @@ def test_nothing_finished_is_missing() -> None:
     assert "0 of 1 experiments have findings" in html
 
 
-def test_shared_runs_count_once(html: str) -> None:
-    assert "Training took about 34 minutes" in html
-    grid = {"run": TABLE1.grids["small"]["run"] | {"seed": [46, 47, 48, 49, 50], "seq_len": 256}}
-    overlapping = dataclasses.replace(ablation_findings(FIGURE4), grid=grid, seconds=600.0)
-    assert "Training took about 42 minutes" in words(  # a fifth of ten minutes was Table 1's
-        (TABLE1, ablation_findings(TABLE1)), (FIGURE4, overlapping)
+def test_shared_runs_count_once_and_others_not_at_all() -> None:
+    """A minute each. Of Figure 7's runs half are Figure 1's; the others are not finished, and took no time."""
+    runs = {name_of(config): 60.0 for config in FIGURE1.configs("small")}
+    shared = findings_of(FIGURE7, {"cells": []}, num_runs=48, num_finished=24, num_waiting=24, seconds=24 * 60.0)
+    given = (FIGURE1, dataclasses.replace(shared, experiment="figure1", num_runs=84)), (FIGURE7, shared)
+    assert "Training took about 84 minutes; runs that several experiments share count once" in words(
+        *given, seconds=runs | {"another run": 1e6}
     )
+    some = runs | {next(iter(runs)): None}
+    assert "Training took about 83 minutes, without runs whose time was not recorded" in words(*given, seconds=some)
+    assert "Training took" not in words(*given)
 
 
 def test_time_that_was_not_recorded_is_said() -> None:
@@ -162,7 +169,6 @@ def test_time_that_was_not_recorded_is_said() -> None:
     assert line_of(html, "table1")[3] == "≥ 34.5"
     assert re.search('<td class="number" title="[^"]*">≥ 34.5</td>', html)
     assert "34.5 minutes of training, without 7 of the runs, whose time was not recorded" in html
-    assert "Training took about 34 minutes, without runs whose time was not recorded" in html
 
 
 def test_lines_of_a_grid_are_few() -> None:

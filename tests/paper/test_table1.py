@@ -1,5 +1,6 @@
 """Table 1 and Figure 4 of runs made up by hand."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def test_the_papers_numbers_stand_below_ours() -> None:
     # 0.13 against 0.05 ± 0.05, 0.47 ± 0.08, 0.64 ± 0.42 and 0.99: Welch's test.
     assert [cell.tone for cell in ours[1:5]] == ["higher", "lower", "", "lower"]
     assert "p = " in ours[1].note
+
+
+def test_what_rounding_may_hide_is_not_marked() -> None:
+    """The paper's 0.99 ± 0.00 may be 0.985 ± 0.005: of 0.986 that is level, and of 0.983 its own spread counts."""
+    for mean, tone in ((0.986, ""), (0.983, ""), (0.97, "lower")):
+        runs = runs_of("x2", {48: [mean + shift for shift in (-0.0005, 0.0, 0.0, 0.0, 0.0005)]})
+        assert tables(TABLE1.present(measured(TABLE1, runs)))[0].rows[0][1].tone == tone
+
+
+@pytest.mark.parametrize(("num_seeds", "has_interval"), [(4, False), (5, True)])
+def test_of_fewer_than_five_seeds_there_is_no_interval(num_seeds: int, has_interval: bool) -> None:
+    (cell,) = measured(TABLE1, runs_of("x2", {16: LOW[16][:num_seeds]}))["cells"]
+    assert (cell["interval"] is not None) == has_interval
 
 
 def test_whether_ours_are_apart_where_the_papers_are() -> None:
@@ -191,6 +205,17 @@ def test_what_no_data_could_show_is_not_compared(num_seeds: int, least: str) -> 
     )
 
 
+def test_what_no_correction_leaves_is_not_compared() -> None:
+    """Six runs can give p = 2/2⁶, which is below 0.05 for one pair and not for three."""
+    few = {size: values[:3] for size, values in CLEAR.items() if size < 32}
+    low = {size: values[:3] for size, values in LOW.items() if size < 32}
+    pair = runs_of("rebased", few) + runs_of("x2", low)
+    three = measured(TABLE1, pair + runs_of("based", low))
+    (said,) = (part for part in TABLE1.present(three).parts if isinstance(part, str) and "not compared" in part)
+    assert "is 0.031, to be corrected for 3 pairs. No difference can be shown" in said
+    assert [table.header[0] for table in tables(TABLE1.present(measured(TABLE1, pair)))].count("pair") == 2
+
+
 def test_means_over_widths_only_where_the_papers_are_of_the_same() -> None:
     whole, *_ = tables(TABLE1.present(measured(TABLE1, runs_of("based", CLEAR))))
     part, *_ = tables(TABLE1.present(measured(TABLE1, runs_of("based", {32: CLEAR[32]}))))
@@ -224,6 +249,14 @@ def test_expected_performance_by_hand() -> None:
     assert table.rows[0][-1].text == "0.600 ± 0.050"
 
 
+def test_the_error_of_a_budget_is_the_jackknifes_over_seeds() -> None:
+    """Of a single rate that is s/√n. A rate that lacks a seed, and might be lucky, is no draw."""
+    runs = runs_of("x2", {16: [0.1, 0.2, 0.6]}) + runs_of("x2", {16: [0.9, 0.8]}, 3e-3)
+    (curve,) = measured(FIGURE4, runs)["curves"]
+    assert (curve["budgets"], curve["num_seeds"]) == ([1], 3)
+    assert curve["standard_error"] == pytest.approx([statistics.stdev([0.1, 0.2, 0.6]) / 3**0.5])
+
+
 def claims(runs: Sequence[Run]) -> dict[str, str]:
     """Verdicts by what the paper says."""
     return {claim.theirs: claim.verdict for claim in TABLE1.present(measured(TABLE1, runs)).claims}
@@ -242,6 +275,17 @@ def test_the_best_of_six_is_better_than_five() -> None:
     assert claims(runs_of("rebased", LOW) + runs_of("based", LOW))[BEST] == "not shown"
     assert claims(low)[BEST] == "not run"
     assert claims(runs_of("rebased", {16: [0.9]}) + runs_of("based", {16: [0.1]}))[BEST] == "not shown"
+
+
+def test_its_place_is_among_means_of_the_same_widths() -> None:
+    """At the width that Based alone has it is as good as ReBased at its best."""
+    wider = {24: LOW[24], 32: [0.05] * 5, 48: CLEAR[48]}
+    runs = runs_of("rebased", {24: CLEAR[24], 32: LOW[32]}) + runs_of("based", wider)
+    ours = {claim.theirs: claim.ours for claim in TABLE1.present(measured(TABLE1, runs)).claims}[BEST]
+    assert ours.startswith("Its mean accuracy over d = 24 and 32 is 0.52, at place 1 of 2. ")
+    assert ours.endswith("With x², norm(x)², (γx)² and (γx+β)² there is nothing to compare.")
+    apart = measured(TABLE1, [*runs, *runs_of("x2", {16: LOW[16]})])
+    assert "at place" not in {claim.theirs: claim.ours for claim in TABLE1.present(apart).claims}[BEST]
 
 
 def test_where_rates_decide_a_claim_holds_in_part() -> None:
@@ -271,6 +315,17 @@ def test_claims_where_the_papers_are_apart(
 ) -> None:
     theirs = "(γx+β)² is above (γx)² at d = 16 and 32, 256 tokens: mean ± sd are apart."
     assert claims(runs_of("gamma_beta_x2", higher) + runs_of("gamma_x2", lower))[theirs] == verdict
+
+
+@pytest.mark.parametrize(("low", "p", "verdict"), [(0.1, "0.0019", "in part"), (0.8, "0.11", "not shown")])
+def test_two_seeds_that_are_apart_need_a_test(low: float, p: str, verdict: str) -> None:
+    theirs = "(γx+β)² is above (γx)² at d = 16 and 32, 256 tokens: mean ± sd are apart."
+    runs = runs_of("gamma_beta_x2", {16: [0.9, 0.95]}) + runs_of("gamma_x2", {16: [low, low + 0.05]})
+    (claim,) = (each for each in TABLE1.present(measured(TABLE1, runs)).claims if each.theirs == theirs)
+    assert claim.ours.endswith(f"apart too, of only 2 seeds (p = {p}).")
+    assert claim.verdict == verdict
+    theirs_reversed = runs_of("gamma_x2", {16: [0.9, 0.95]}) + runs_of("gamma_beta_x2", {16: [low, low + 0.05]})
+    assert claims(theirs_reversed)[theirs] == {"in part": "differs"}.get(verdict, verdict)
 
 
 def test_shown_differences_are_marked() -> None:

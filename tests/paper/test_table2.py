@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from rebased.analysis.pages import Table
+from rebased.analysis.pages import Claim, Table
 from rebased.paper.experiment import Material
 from rebased.paper.published import TABLE_2_TOKENS
 from rebased.paper.table2 import TABLE2
@@ -130,16 +130,21 @@ def test_how_they_were_made_is_said(tmp_path: Path) -> None:
     }
 
 
-def claims_of(folder: Path, values: dict[str, Sequence[float]], tokens: int) -> list[str]:
-    """Verdicts on AR, all and non-AR tokens, of models that are alike in all three."""
+def claims_of(
+    folder: Path, values: dict[str, Sequence[float]], tokens: int, others: Sequence[dict[str, Any]] = ()
+) -> list[Claim]:
+    """On AR, all and non-AR tokens, of models that are alike in all three."""
     (folder / "lm").mkdir()
-    for model, perplexities in values.items():
-        for seed, x in enumerate(perplexities):
-            perplexity = dict.fromkeys(("all", "ar", "non_ar"), x)
-            run = RUN | {"model": model, "seed": seed, "tokens": tokens, "perplexity": perplexity}
-            (folder / "lm" / f"{model}-{seed}.json").write_text(json.dumps(run))
+    runs = [run_of(model, seed, x, tokens=tokens) for model, xs in values.items() for seed, x in enumerate(xs)]
+    for index, run in enumerate([*runs, *others]):
+        (folder / "lm" / f"{index:02}.json").write_text(json.dumps(run))
     data = TABLE2.measure(Material(scale="smoke", runs=(), out=folder, device="cpu"))
-    return [claim.verdict for claim in TABLE2.present(data).claims]
+    return list(TABLE2.present(data).claims)
+
+
+def run_of(model: str, seed: int, perplexity: float, **changes: Any) -> dict[str, Any]:
+    by_kind = dict.fromkeys(("all", "ar", "non_ar"), perplexity)
+    return RUN | {"model": model, "seed": seed, "perplexity": by_kind} | changes
 
 
 LOW, MIDDLE, HIGH = (10.0, 10.1, 10.2), (15.0, 15.1, 15.2), (20.0, 20.1, 20.2)
@@ -160,9 +165,35 @@ LOW, MIDDLE, HIGH = (10.0, 10.1, 10.2), (15.0, 15.1, 15.2), (20.0, 20.1, 20.2)
 def test_claims_of_models_trained_as_long(
     values: dict[str, Sequence[float]], verdicts: list[str], tmp_path: Path
 ) -> None:
-    assert claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 4) == verdicts
+    assert [claim.verdict for claim in claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 4)] == verdicts
 
 
 def test_models_that_saw_far_less_do_not_test_them(tmp_path: Path) -> None:
     values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
-    assert claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 100) == ["not shown"] * 3
+    found = claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 100)
+    assert [claim.verdict for claim in found] == ["not shown"] * 3
+
+
+@pytest.mark.parametrize(("num_seeds", "verdict"), [(2, "agrees"), (1, "not shown")])
+def test_two_seeds_are_compared(num_seeds: int, verdict: str, tmp_path: Path) -> None:
+    values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
+    some = {model: perplexities[:num_seeds] for model, perplexities in values.items()}
+    _, claim, _ = claims_of(tmp_path, some, TABLE_2_TOKENS)
+    assert claim.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [run_of("attention", seed, 30.0 + seed, tokens=7) for seed in range(2)],
+        [run_of("attention-small", seed, 30.0 + seed / 10, tokens=TABLE_2_TOKENS) for seed in range(3)],
+        [run_of("rebased-small", seed, 90.0 + seed / 10, tokens=TABLE_2_TOKENS) for seed in range(3)],
+    ],
+    ids=["fewer tokens", "a smaller model", "a smaller one of itself"],
+)
+def test_other_models_of_a_family_do_not_count(others: list[dict[str, Any]], tmp_path: Path) -> None:
+    """ReBased is as good as Based, and better than one model of Attention's."""
+    values = {"attention": HIGH, "based": LOW, "rebased": LOW}
+    _, claim, _ = claims_of(tmp_path, values, TABLE_2_TOKENS, others)
+    assert claim.ours.startswith("Perplexities are Attention 20.10 ± 0.10, Based 10.10 ± 0.10, ReBased 10.10 ± 0.10;")
+    assert claim.verdict == "in part"

@@ -24,6 +24,8 @@ from rebased.paper.table3 import MEASURES, TABLE3
 from rebased.runs import Run, find_runs
 from rebased.tasks import mqar
 from rebased.training.engines import make_engine
+from rebased.training.events import Event
+from rebased.training.folders import name_of
 
 # ---- Models made by hand ----
 
@@ -209,6 +211,25 @@ def test_a_run_trained_anew_is_measured_anew(out: Path) -> None:
     assert list(kept_runs(replace(material, runs=runs), "table3")) == others
 
 
+def test_other_widths_do_not_replace_what_was_found(out: Path) -> None:
+    """Nothing else is left of runs whose weights are gone; that is said before anything is trained."""
+    path, both = findings_path(out, "smoke", "table3"), tiny(TABLE3)
+    path.unlink()
+    wide = replace(both, grids={scale: {"run": TINY | {"d_model": 24}} for scale in both.grids})
+    kept, _ = conduct(wide, "smoke", out, None, device="cpu", report=lambda _: None)
+    found = path.read_bytes()
+    for config in wide.configs("smoke"):
+        shutil.rmtree(sweep_folder(out).run(config))
+    again, _ = conduct(both, "smoke", out, None, device="cpu", report=lambda _: None)
+    assert again.data == json.loads(json.dumps(kept.data))
+    narrow = {name_of(config) for config in both.configs("smoke") if config.d_model == 12}
+    engine, events = make_engine(device="cpu"), list[Event]()
+    with pytest.raises(ValueError, match=r"findings of 6 runs that would be lost, such as copy_attention-d24-"):
+        conduct(both, "smoke", out, engine, device="cpu", report=events.append, chosen=narrow)
+    assert not events
+    assert path.read_bytes() == found
+
+
 def test_section(trained: Path) -> None:
     section = TABLE3.present(Findings.read(findings_path(trained, "smoke", "table3")).data)
     assert [picture.name for picture in section.pictures] == ["figure5", "figure8"]
@@ -321,18 +342,20 @@ def test_only_what_numbers_can_show_is_said(differences: list[float], said: str)
     assert f"here the difference is {np.mean(differences):+.3f}" in sentence
 
 
-def _run(stack: str, seed: int, accuracy: float, *, rate: float = 1e-3, finished: str = "epochs") -> Run:
-    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate, "d_model": 12}
+def _run(
+    stack: str, seed: int, accuracy: float, *, rate: float = 1e-3, finished: str = "epochs", width: int = 12
+) -> Run:
+    config = TINY | {"stack": stack, "seed": seed, "learning_rate": rate, "d_model": width}
     result = {"accuracy": accuracy, "epochs": 1, "finished": finished}
-    return Run(Path(f"{stack}-{rate}-{seed}"), config, (), result)
+    return Run(Path(f"{stack}-d{width}-{rate}-{seed}"), config, (), result)
 
 
 def _entry(run: Run) -> dict[str, Any]:
     """With the accuracy for each measure."""
     accuracy = run.result["accuracy"]
     example = {"truth": [1], "map": [[0.25, 0.75]], "last_query": [0.25, 0.75, 0.0]}
-    sizes = {"seq_len": 16, "num_pairs": 1, "d_model": 12, "epochs": 1}
-    same = {name: run.config[name] for name in ("stack", "seed", "learning_rate")}
+    sizes = {"seq_len": 16, "num_pairs": 1, "epochs": 1}
+    same = {name: run.config[name] for name in ("stack", "seed", "learning_rate", "d_model")}
     shown = {"examples": [example] * 3, "fingerprint": str(accuracy)}
     return same | sizes | shown | dict.fromkeys(MEASURES, accuracy)
 
@@ -409,6 +432,32 @@ HIGH, LOW = (0.99, 0.98, 0.97, 0.99, 0.98, 0.97), (0.11, 0.12, 0.13, 0.11, 0.12,
 )
 def test_what_is_said_of_the_papers_claims(models: Sequence[Sequence[float]], verdicts: list[str]) -> None:
     assert _verdicts(*models) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "said", "verdict"),
+    [
+        ((0.1, 0.2, 0.1), (0.2, 0.1, 0.3), "is shown by 6 pairs of width and seed (p = 0.031).", "agrees"),
+        ((-0.1, -0.2, -0.1), (-0.2, -0.1, -0.3), "is shown by 6 pairs of width and seed (p = 0.031).", "differs"),
+        ((0.1, 0.2), (0.2, 0.1), "With these 4 pairs of width and seed the least p that this test", "not shown"),
+    ],
+)
+def test_widths_and_seeds_together_can_show_a_difference(
+    narrow: Sequence[float], wide: Sequence[float], said: str, verdict: str
+) -> None:
+    """Of any number of widths: three seeds of one never could."""
+    by_stack = {"copy_based": 0.0, "copy_rebased": 1.0}
+    runs = tuple(
+        _run(stack, seed, 0.5 + share * difference, width=width)
+        for stack, share in by_stack.items()
+        for width, differences in ((12, narrow), (24, wide))
+        for seed, difference in enumerate(differences)
+    )
+    data = _measured_from({run.folder.name: _entry(run) for run in runs}, runs)
+    _, claim = TABLE3.present(data).claims
+    assert claim.ours.startswith("At d = 12 and 24. ")
+    assert said in claim.ours
+    assert claim.verdict == verdict
 
 
 def test_one_query_shows_nothing() -> None:

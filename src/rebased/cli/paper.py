@@ -156,7 +156,9 @@ def report(
         if not any(findings for _, findings in entries):
             what = "findings" if scale is None else f"findings of scale {scale}"
             raise ValueError(f"there are no {what} in {out}; `rebased paper run` makes them")
-        write_text(page, render_paper_report(entries, scale=scale or "small", out=None if out == _OUT else out))
+        seconds = {name: entry.seconds for name, entry in read_ledger(out).items()}
+        html = render_paper_report(entries, scale=scale or "small", out=None if out == _OUT else out, seconds=seconds)
+        write_text(page, html)
     except (ImportError, ValueError, OSError) as error:
         fail(error)
     found = sum(findings is not None for _, findings in entries)

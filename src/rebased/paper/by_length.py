@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LENGTHS",
+    "WIDTHS",
     "InCells",
     "accuracy_tables",
     "claim_in_cells",

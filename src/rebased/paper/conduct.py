@@ -1,7 +1,7 @@
 """Carrying out an experiment: train what is not finished, measure, and keep what was found."""
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from pathlib import Path
 
 from rebased.paper.experiment import Experiment, Material
@@ -51,7 +51,11 @@ def conduct(
     left = [
         config for config in configs if name_of(config) not in serving and (chosen is None or name_of(config) in chosen)
     ]
+    before = read_findings(out, scale, experiment.name)
     if engine is not None and left:
+        kept = _finished(sweep, configs, serving).keys() | set(map(name_of, left))
+        if lost := _lost(experiment, before, kept):
+            raise ValueError(_would_lose(findings_path(out, scale, experiment.name), lost))
         failures = run_sweep(sweep.path, left, engine, report=report).failures
     finished = _finished(sweep, configs, serving)
     seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
@@ -59,16 +63,19 @@ def conduct(
     entries = [Entry.of(named[name], run, seconds.get(name)) for name, run in finished.items()]
     if entries:
         write_ledger(out, entries)
-    before = read_findings(out, scale, experiment.name)
-    if before is not None and before.num_finished > len(finished):
+    runs = _of_whole_cells(configs, finished)
+    lost = _lost(experiment, before, {run.folder.name for run in runs})
+    if before is not None and (lost or before.num_finished > len(finished)):
         if engine is None and experiment.needs == "weights":
             return before, ()
         # They may be all that is left of those runs.
+        path = findings_path(out, scale, experiment.name)
         raise ValueError(
-            f"{findings_path(out, scale, experiment.name)} has findings of {before.num_finished} runs, and only "
-            f"{len(finished)} are finished in {sweep.path}; move it away to measure these"
+            _would_lose(path, lost)
+            if lost
+            else f"{path} has findings of {before.num_finished} runs, and only {len(finished)} are finished in "
+            f"{sweep.path}; move it away to measure these"
         )
-    runs = _of_whole_cells(configs, finished)
     material = Material(scale=scale, runs=runs, out=out, device=device)
     findings = Findings(
         experiment=experiment.name,
@@ -85,6 +92,20 @@ def conduct(
     if not findings.is_empty:
         findings.write(findings_path(out, scale, experiment.name))
     return findings, failures
+
+
+def _lost(experiment: Experiment, before: Findings | None, kept: Collection[str]) -> list[str]:
+    """Runs whose weights were looked at, and which would not be in the findings any more."""
+    if before is None or experiment.needs != "weights":
+        return []
+    return sorted(before.data["runs"].keys() - kept)
+
+
+def _would_lose(path: Path, lost: Sequence[str]) -> str:
+    return (
+        f"{path} has findings of {len(lost)} runs that would be lost, such as {lost[0]}: their weights are gone; train "
+        "these runs as well, or move it away"
+    )
 
 
 def _serving(experiment: Experiment, ledger: dict[str, Entry]) -> dict[str, Entry]:

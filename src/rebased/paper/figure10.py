@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rebased.analysis.pages import Cell, Claim, Picture, Section, Table
-from rebased.paper.by_length import grids
+from rebased.paper.by_length import LENGTHS, grids
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.figures import SHADES, new_figure, tidy
 from rebased.paper.published import FIGURE_10
@@ -97,19 +97,24 @@ def _claims(runs: Sequence[Data], controls: Sequence[Data]) -> tuple[Claim, ...]
 
 
 def _settles(theirs: str, names: Sequence[str], value: float, settled: Sequence[Data], further: str = "") -> Claim:
+    """It agrees where runs of all the paper's lengths do."""
     by_rate: dict[float, list[float]] = {}
+    lengths: set[int] = set()
     for run in settled:
-        means = (run["watched"][name][-1][0] for name in names)
-        by_rate.setdefault(run["learning_rate"], []).extend(mean for mean in means if mean is not None)
-    found = {rate: means for rate, means in sorted(by_rate.items()) if means}
+        means = [mean for name in names if (mean := run["watched"][name][-1][0]) is not None]
+        if means:
+            by_rate.setdefault(run["learning_rate"], []).extend(means)
+            lengths.add(run["seq_len"])
+    found = dict(sorted(by_rate.items()))
     if not found:
         return Claim(theirs, "No run had all of its epochs.", "not run")
     said = listed(f"from {min(means):.3f} to {max(means):.3f} at {rate:g}" for rate, means in found.items())
     near = [abs(mean - value) <= NEAR for means in found.values() for mean in means]
-    verdict = "agrees" if all(near) else "in part" if any(near) else "differs"
+    is_whole = lengths >= LENGTHS.keys()
+    verdict = "differs" if not any(near) else "agrees" if all(near) and is_whole else "in part"
     count = f"{len(settled)} runs" if len(settled) > 1 else "one run"
-    ours = f"At the ends of {count} with all epochs, by learning rate: {said}. {further}"
-    return Claim(theirs, ours.strip(), verdict)
+    ends = f"At the ends of {count} of {listed(sorted(lengths))} tokens with all epochs"
+    return Claim(theirs, f"{ends}, by learning rate: {said}. {further}".strip(), verdict)
 
 
 def _decay_says(controls: Sequence[Data]) -> str:

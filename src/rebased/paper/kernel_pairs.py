@@ -24,8 +24,8 @@ ABOUT_PAIRS = (
 
 
 def can_show(comparisons: Data) -> bool:
-    """Whether there are runs enough for any difference to be shown, however large."""
-    return any(each["smallest_p"] < ALPHA for outcome in comparisons.values() for each in outcome)
+    """Whether there are runs enough for any difference to be shown, however large: Holm's least p is that times all."""
+    return any(each["smallest_p"] * len(outcome) < ALPHA for outcome in comparisons.values() for each in outcome)
 
 
 def winner(comparison: Data) -> str | None:
@@ -39,9 +39,12 @@ def pairs_parts(length: int, comparisons: Data) -> list[Table | str]:
     if not can_show(comparisons):
         least = min(each["smallest_p"] for outcome in comparisons.values() for each in outcome)
         most = max(each["num_runs"] for each in comparisons["tuned"])
+        pairs = len(comparisons["tuned"])
+        corrected = f", to be corrected for {pairs} pairs" if pairs > 1 else ""
         return [
             f"Kernels of {length} tokens are not compared: they share no more than {most} of widths × seeds, of which "
-            f"the least p that the test can give is {least:.2g}. No difference can be shown at {ALPHA}, however large."
+            f"the least p that the test can give is {least:.2g}{corrected}. No difference can be shown at {ALPHA}, "
+            "however large."
         ]
     return [_pairs_table(length, comparisons["tuned"]), _other_pairs_table(length, comparisons), _in_all(comparisons)]
 

@@ -1,10 +1,11 @@
 """What the paper says of its language models, and what ours say of it."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from rebased.analysis.pages import Claim
 from rebased.paper.experiment import Data
-from rebased.paper.language_runs import NAMES, family_of, group_runs, mean_text, ratios
+from rebased.paper.language_runs import NAMES, TRAINED_ALIKE, family_of, group_runs, mean_text, ratios
 from rebased.paper.published import TABLE_2_TOKENS
 from rebased.paper.recall_cells import listed
 
@@ -23,16 +24,15 @@ def language_claims(runs: Sequence[Data]) -> tuple[Claim, ...]:
 
 
 def _best(theirs: str, best: str, kind: str, runs: Sequence[Data]) -> Claim:
-    groups = {family_of(group): group for group in group_runs(runs) if family_of(group) in NAMES}
-    trained = [group[0]["tokens"] for group in groups.values() if group[0]["tokens"] is not None]
-    if len(groups) < len(NAMES) or not trained:
-        return Claim(theirs, "Not all three models are trained.", "not run")
+    groups = _comparable(runs)
+    if groups is None:
+        return Claim(theirs, "Not all three models are trained, and alike.", "not run")
     said = ", ".join(f"{name} {mean_text(groups[family], kind)}" for family, name in NAMES.items())
-    won, lost = _won_and_lost(str(groups[best][0]["model"]), kind, runs)
+    won, lost = _won_and_lost(best, kind, groups)
     outcomes = (won, "better than"), (lost, "worse than")
     found = [f"{NAMES[best]} is shown to be {what} {listed(names)}" for names, what in outcomes if names]
     said = f"Perplexities are {said}; {' and '.join(found) if found else 'no difference is shown'}."
-    times = TABLE_2_TOKENS / max(trained)
+    times = TABLE_2_TOKENS / groups[best][0]["tokens"]
     if times > FAR_LESS:
         few = f"That is after 1/{times:,.0f} of the paper's tokens, on another corpus: no test of what it says."
         return Claim(theirs, f"{said} {few}", "not shown")
@@ -40,11 +40,25 @@ def _best(theirs: str, best: str, kind: str, runs: Sequence[Data]) -> Claim:
     return Claim(theirs, said, verdict)
 
 
-def _won_and_lost(model: str, kind: str, runs: Sequence[Data]) -> tuple[list[str], list[str]]:
-    """Models than which this one is shown to be better, and worse, on one kind of tokens."""
+def _comparable(runs: Sequence[Data]) -> dict[str, list[Data]] | None:
+    """By family: of one size, trained and evaluated alike; of several such threes the one with the most tokens."""
+    alike: dict[str, dict[str, list[Data]]] = {}
+    for group in group_runs(runs):
+        if family_of(group) in NAMES and group[0]["tokens"] is not None:
+            size = str(group[0]["model"]).partition("-")[2]
+            key = json.dumps([size, *(group[0][field] for field in TRAINED_ALIKE)], sort_keys=True)
+            alike.setdefault(key, {}).setdefault(family_of(group), group)
+    whole = [groups for groups in alike.values() if groups.keys() == NAMES.keys()]
+    return max(whole, key=lambda groups: int(groups["rebased"][0]["tokens"]), default=None)
+
+
+def _won_and_lost(best: str, kind: str, groups: Mapping[str, Sequence[Data]]) -> tuple[list[str], list[str]]:
+    """Names of models than which this one is shown to be better, and worse, on one kind of tokens."""
+    families = {str(group[0]["model"]): family for family, group in groups.items()}
     won, lost = list[str](), list[str]()
-    for ratio in ratios(runs):
-        if ratio.kind == kind and ratio.better is not None and model in (ratio.a, ratio.b):
-            (other,) = {ratio.a, ratio.b} - {model}
-            (won if ratio.better == model else lost).append(NAMES.get(other.split("-")[0], other))
+    for ratio in ratios([run for group in groups.values() for run in group]):
+        pair = {families[ratio.a], families[ratio.b]}
+        if ratio.kind == kind and ratio.better is not None and best in pair:
+            (other,) = pair - {best}
+            (won if families[ratio.better] == best else lost).append(NAMES[other])
     return won, lost

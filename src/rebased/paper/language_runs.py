@@ -23,16 +23,27 @@ from rebased.analysis.holm import holm
 from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import Data, Material
 
-__all__ = ["ALPHA", "KINDS", "NAMES", "Ratio", "family_of", "group_runs", "mean_text", "measure", "ratios"]
+__all__ = [
+    "ALPHA",
+    "KINDS",
+    "NAMES",
+    "TRAINED_ALIKE",
+    "Ratio",
+    "family_of",
+    "group_runs",
+    "mean_text",
+    "measure",
+    "ratios",
+]
 
 NAMES = {"attention": "Attention", "based": "Based", "rebased": "ReBased"}
 """Families of models, and what the paper calls them."""
 KINDS = {"all": "all", "ar": "AR", "non_ar": "non-AR"}
 """Of tokens."""
 ALPHA = 0.05
-_TRAINED_ALIKE = ("tokens", "recipe", "corpus", "num_tokens", "config")
+TRAINED_ALIKE = ("tokens", "recipe", "corpus", "num_tokens", "config")
 """Runs that compare; ``recipe`` says how they were trained, ``num_tokens`` and ``config`` how they were evaluated."""
-_ALIKE = ("model", "parameters", "changes", *_TRAINED_ALIKE)
+_ALIKE = ("model", "parameters", "changes", *TRAINED_ALIKE)
 """Runs that differ in nothing else than the seed."""
 _READ = ("model", "parameters", "tokens", "corpus", "num_tokens", "config", "seed", "ar_fraction", "perplexity")
 _MADE_WITH = ("device_name", "commit", "rebased", "torch", "triton")
@@ -116,7 +127,7 @@ def ratios(runs: Sequence[Data]) -> list[Ratio]:
     """Of all models trained and evaluated alike, with several seeds."""
     found = []
     for first, second in combinations([group for group in group_runs(runs) if group[0]["tokens"] is not None], 2):
-        if any(first[0][field] != second[0][field] for field in _TRAINED_ALIKE):
+        if any(first[0][field] != second[0][field] for field in TRAINED_ALIKE):
             continue
         for kind in KINDS:
             logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]

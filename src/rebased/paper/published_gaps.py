@@ -26,6 +26,8 @@ class Gap:
     """None where either has not so many seeds that it has a standard deviation."""
     p_value: float = 1.0
     """Welch's, of our two means."""
+    num_seeds: int = 0
+    """The fewer of ours."""
 
     @property
     def is_ours(self) -> bool:
@@ -49,8 +51,9 @@ def _gap(higher: str, lower: str, size: int, theirs: tuple[Moments, Moments], pa
     a, b = pair
     if a is None or b is None or a["sd"] is None or b["sd"] is None:
         return Gap(higher, lower, size, theirs, None)
-    p_value = welch_p(a["mean"], a["sd"], len(a["seeds"]), b["mean"], b["sd"], len(b["seeds"]))
-    return Gap(higher, lower, size, theirs, ((a["mean"], a["sd"]), (b["mean"], b["sd"])), p_value)
+    counts = len(a["seeds"]), len(b["seeds"])
+    p_value = welch_p(a["mean"], a["sd"], counts[0], b["mean"], b["sd"], counts[1])
+    return Gap(higher, lower, size, theirs, ((a["mean"], a["sd"]), (b["mean"], b["sd"])), p_value, min(counts))
 
 
 def _are_apart(above: Moments, below: Moments) -> bool:

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -51,10 +51,17 @@ _MADE_WITH = {"device_name": "device", "commit": "commit", "rebased": "rebased",
 """What of a machine is shown, and as what."""
 
 
-def render_paper_report(entries: Sequence[Entry], *, scale: str = "small", out: Path | None = None) -> str:
+def render_paper_report(
+    entries: Sequence[Entry],
+    *,
+    scale: str = "small",
+    out: Path | None = None,
+    seconds: Mapping[str, float | None] | None = None,
+) -> str:
     """One HTML file, in the order of ``entries``; ``scale`` is proposed for what is missing.
 
-    ``out``: the folder that its commands name, unless it is theirs by default.
+    ``out``: the folder that its commands name, unless it is theirs by default. ``seconds``: of runs by name, None where
+    nothing recorded them; without it the time of all experiments together, which share runs, is not said.
     ImportError, saying what to install, where a picture needs matplotlib and there is none.
     """
     title = "The ReBased paper, reproduced"
@@ -71,7 +78,7 @@ def render_paper_report(entries: Sequence[Entry], *, scale: str = "small", out: 
             section(
                 "What there is",
                 [
-                    paragraph(_in_all(entries)),
+                    paragraph(_in_all(entries, seconds or {})),
                     table(_overview(entries), anchors=[experiment.name for experiment, _ in entries]),
                 ],
             ),
@@ -259,25 +266,20 @@ def _value(value: Any) -> str:
 # ---- All of them ----
 
 
-def _in_all(entries: Sequence[Entry]) -> str:
-    found = [findings for _, findings in entries if findings is not None]
-    presented = sum(map(_has_something, found))
-    untimed = ", without runs whose time was not recorded" if any(each.num_untimed for each in found) else ""
-    devices = {machine.get("device_name") for each in found for machine in each.machines} - {None}
+def _in_all(entries: Sequence[Entry], seconds: Mapping[str, float | None]) -> str:
+    found = [(experiment, findings) for experiment, findings in entries if findings is not None]
+    presented = sum(_has_something(findings) for _, findings in found)
+    devices = {machine.get("device_name") for _, each in found for machine in each.machines} - {None}
     where = f" Devices: {', '.join(sorted(map(str, devices)))}." if devices else ""
-    return (
-        f"{presented} of {len(entries)} experiments have findings. Training took about "
-        f"{_total_seconds(found) / 60:,.0f} minutes{untimed}; runs that several experiments share count once.{where}"
-    )
+    names = {name_of(config) for experiment, findings in found for config in experiment.configs(findings.scale)}
+    return f"{presented} of {len(entries)} experiments have findings.{_training_took(names, seconds)}{where}"
 
 
-def _total_seconds(found: Sequence[Findings]) -> float:
-    """As if an experiment's runs had equal parts in its time: what it shares with those before it is left out."""
-    seen: set[str] = set()
-    total = 0.0
-    for findings in found:
-        if findings.num_finished:
-            names = {name_of(config) for config in expand_grid(dict(findings.grid))}
-            total += findings.seconds * len(names - seen) / len(names)
-            seen |= names
-    return total
+def _training_took(names: Iterable[str], seconds: Mapping[str, float | None]) -> str:
+    spent = [seconds[name] for name in names if name in seconds]
+    timed = [each for each in spent if each is not None]
+    if not timed:
+        return ""
+    untimed = ", without runs whose time was not recorded" if len(timed) < len(spent) else ""
+    minutes = f"{sum(timed) / 60:,.0f} minutes"
+    return f" Training took about {minutes}{untimed}; runs that several experiments share count once."

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
+from rebased.cli.console import fail, fail_stopped, make_console, make_folder, print_text
 from rebased.cli.lm_generate import generate
 from rebased.cli.lm_train import run_training
-from rebased.cli.numbers import ABSENT
-from rebased.cli.sweep_lines import count
+from rebased.cli.numbers import ABSENT, count
 from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.packages import check_training_packages
@@ -86,7 +85,7 @@ def _prepare(folder: Path) -> "Corpus":
         with make_console(stderr=True).status("reading Python's library"):
             return prepare(["python"], folder, tokenizer="bytes")
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, OSError) as error:
         fail(error)
 
@@ -102,7 +101,7 @@ def _evaluate(model: Path, corpus: "Corpus", device: str) -> "Evaluation":
         with current(device), make_console(stderr=True).status("evaluating"):
             found = evaluate(load_checkpoint(model), corpus, config, device=device)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     print_evaluation(found, corpus.name, make_console())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora import Corpus
-from rebased.runs import TRAINING, check_vacant, write_text
+from rebased.runs import TRAINING, check_vacant, sync, write_text
 from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 
@@ -94,8 +94,7 @@ def adopt_model(source: Path, folder: Path) -> None:
         target = folder / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
         os.replace(path, target)
     shutil.rmtree(source)
 

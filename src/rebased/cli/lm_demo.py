@@ -13,7 +13,7 @@ from rebased.cli.console import fail, fail_stopped, make_console, make_folder, p
 from rebased.cli.lm_generate import generate
 from rebased.cli.lm_train import run_training
 from rebased.cli.numbers import ABSENT, count
-from rebased.training.devices import DEVICES, choose_device, current
+from rebased.training.devices import DEVICE_KINDS, choose_device, current
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.packages import check_training_packages
 
@@ -35,7 +35,7 @@ def demo(
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the corpus, the run and the model.")],
     steps: Annotated[int, typer.Option(min=2, help="Of training: more of them write better Python.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Of the training.")] = 0,
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES[:3])}.")] = "auto",
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICE_KINDS)}.")] = "auto",
 ) -> None:
     """Train a small ReBased model on the bytes of Python's own library, evaluate it, and let it write.
 

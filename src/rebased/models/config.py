@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from rebased.layers import MIXERS, Mixer
-from rebased.layers.checks import check_dropout, check_options, check_positive, check_size
+from rebased.layers.checks import check_choice, check_dropout, check_options, check_positive, check_size
 
 __all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_mixers", "check_names"]
 
@@ -32,8 +32,8 @@ class LayerConfig:
         _check_mixer(self.mixer, MIXERS[self.mixer])
         check_options("options", self.options, f"mixer={self.mixer!r}", MIXERS[self.mixer])
         object.__setattr__(self, "options", copy.deepcopy(self.options))  # nobody else's to change
-        _check_choice("norm", self.norm, NORMS)
-        _check_choice("after", self.after, AFTER_MIXER)
+        check_choice("norm", self.norm, NORMS)
+        check_choice("after", self.after, AFTER_MIXER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "seq_len", "vocab_size", "mlp_factor"):
             check_size(name, getattr(self, name))
-        _check_choice("positions", self.positions, POSITIONS)
+        check_choice("positions", self.positions, POSITIONS)
         object.__setattr__(self, "layers", tuple(self.layers))
         if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
             raise ValueError(f"layers={self.layers!r} must be one LayerConfig or more")
@@ -99,11 +99,6 @@ def _check_mixer(name: str, make: Any) -> None:
     """A function may make one too; what it makes is not known here."""
     if isinstance(make, type) and not issubclass(make, Mixer):
         raise TypeError(f"MIXERS[{name!r}] is {make.__name__}; it must be a subclass of rebased.layers.Mixer")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
 
 
 def check_names(cls: type, values: dict[str, Any]) -> None:

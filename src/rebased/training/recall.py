@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from inspect import signature
 from typing import Any, Self
 
-from rebased.layers.checks import check_positive, check_size
+from rebased.layers.checks import check_choice, check_not_negative, check_positive, check_size
 from rebased.models import LayerConfig, ModelConfig, preset
 from rebased.models.config import check_names
 from rebased.models.stacks import STACKS
@@ -76,16 +76,14 @@ class RecallConfig:
                 raise ValueError(f"{name}={value!r} must be a number")
             object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0, 0 and -0.0 are one run
         check_positive("learning_rate", self.learning_rate)
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay={self.weight_decay} must be finite and not negative")
+        check_not_negative("weight_decay", self.weight_decay)
         if not 0 < self.stop_above <= 1:
             raise ValueError(f"stop_above={self.stop_above} must be above 0 and at most 1")
         try:
             re.compile(self.watch)
         except (re.error, TypeError) as error:
             raise ValueError(f"watch={self.watch!r} is no regular expression: {error}") from error
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
+        check_choice("dtype", self.dtype, DTYPES)
         if self.train_seed == self.test_seed:
             raise ValueError(f"train_seed and test_seed are both {self.train_seed}: the test set would be known")
         if self.stack not in STACKS:

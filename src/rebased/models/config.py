@@ -1,13 +1,22 @@
 """What a model is made of."""
 
 import copy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
 from rebased.layers import MIXERS, Mixer
 from rebased.layers.checks import check_choice, check_dropout, check_options, check_positive, check_size
 
-__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_mixers", "check_names"]
+__all__ = [
+    "AFTER_MIXER",
+    "NORMS",
+    "POSITIONS",
+    "LayerConfig",
+    "ModelConfig",
+    "check_mixers",
+    "check_names",
+    "required_fields",
+]
 
 NORMS = ("layer", "rms")
 AFTER_MIXER = ("identity", "mlp", "nothing")
@@ -75,7 +84,7 @@ class ModelConfig:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
         check_names(cls, values)
-        missing = [name for name in ("d_model", "seq_len", "layers") if name not in values]
+        missing = [name for name in required_fields(cls) if name not in values]
         if missing:
             raise ValueError(f"ModelConfig needs {', '.join(missing)}")
         for layer in values["layers"]:
@@ -99,6 +108,11 @@ def _check_mixer(name: str, make: Any) -> None:
     """A function may make one too; what it makes is not known here."""
     if isinstance(make, type) and not issubclass(make, Mixer):
         raise TypeError(f"MIXERS[{name!r}] is {make.__name__}; it must be a subclass of rebased.layers.Mixer")
+
+
+def required_fields(cls: type) -> list[str]:
+    """Those without a default."""
+    return [x.name for x in fields(cls) if x.default is MISSING and x.default_factory is MISSING]
 
 
 def check_names(cls: type, values: dict[str, Any]) -> None:

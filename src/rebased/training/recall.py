@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from rebased.layers.checks import check_choice, check_not_negative, check_positive, check_size
 from rebased.models import LayerConfig, ModelConfig, preset
-from rebased.models.config import check_names
+from rebased.models.config import check_names, required_fields
 from rebased.models.stacks import STACKS
 from rebased.tasks import TASKS, Examples
 
@@ -163,15 +163,15 @@ class RecallConfig:
 
     def identity(self) -> dict[str, Any]:
         """The fields that differ from their defaults, which name the run. So a new field renames no earlier run."""
+        required = required_fields(type(self))
         defaults = {x.name: {} if x.default is MISSING else x.default for x in fields(self)}
-        required = ("stack", "d_model", "seq_len", "learning_rate", "seed")
         return {name: x for name, x in self.to_dict().items() if name in required or x != defaults[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
         check_names(cls, values)
-        missing = [name for name in ("stack", "d_model", "seq_len", "learning_rate", "seed") if name not in values]
+        missing = [name for name in required_fields(cls) if name not in values]
         if missing:
             raise ValueError(f"a run needs {', '.join(missing)}")
         return cls(**values)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rebased.runs import write_text
+from rebased.runs import write_json
 
 __all__ = [
     "MANIFEST",
@@ -84,7 +84,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_text(folder / MANIFEST, json.dumps({"format": _FORMAT} | asdict(manifest), indent=2, sort_keys=True) + "\n")
+    write_json(folder / MANIFEST, {"format": _FORMAT} | asdict(manifest), sort_keys=True)
 
 
 def read_manifest(folder: Path) -> Manifest:

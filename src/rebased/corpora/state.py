@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora.manifest import SPLITS, StoredFile
-from rebased.runs import write_text
+from rebased.runs import write_json
 
 __all__ = ["STATE", "OpenDocument", "SplitState", "State", "read_state", "write_state"]
 
@@ -51,7 +51,7 @@ class State:
 
 
 def write_state(folder: Path, state: State) -> None:
-    write_text(folder / STATE, json.dumps(asdict(state), indent=2, sort_keys=True) + "\n")
+    write_json(folder / STATE, asdict(state), sort_keys=True)
 
 
 def read_state(folder: Path) -> State:

@@ -28,6 +28,8 @@ _DTYPES = ("uint16", "uint32")
 
 @dataclass(frozen=True)
 class StoredFile:
+    """A file as it was written, and so has to be."""
+
     name: str
     """Its path within the folder."""
     size: int
@@ -52,6 +54,8 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class StoredSplit:
+    """How much a split holds, and in which files."""
+
     num_tokens: int
     num_documents: int
     num_bytes: int
@@ -62,6 +66,8 @@ class StoredSplit:
 
 @dataclass(frozen=True)
 class Manifest:
+    """All that is known of a corpus without reading its tokens."""
+
     dtype: str
     """Of tokens: uint16 or uint32, little-endian."""
     vocab_size: int

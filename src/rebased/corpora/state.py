@@ -15,6 +15,8 @@ STATE = "unfinished.json"
 
 @dataclass(frozen=True)
 class SplitState:
+    """How much of a split's files counts."""
+
     shards: tuple[StoredFile, ...] = ()
     """Those that are full."""
     rest: int = 0
@@ -36,6 +38,8 @@ class OpenDocument:
 
 @dataclass(frozen=True)
 class State:
+    """Where a preparation goes on."""
+
     request: dict[str, Any]
     input: int
     """The number of the input that is being read."""

@@ -367,6 +367,7 @@ def command(*arguments: str) -> tuple[int, str]:
 
 def test_the_greatest_seed(tmp_path: Path) -> None:
     train_small(tmp_path, small_run(seed=2**32 - 1, steps=1, warmup_steps=0))
+    assert len(losses(tmp_path)) == 1
 
 
 def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None:

@@ -276,7 +276,11 @@ def test_bad_shapes(variant: str) -> None:
     ("name", "options", "match"),
     [
         ("rebased", {"num_heads": 0}, "num_heads=0 must be positive"),
-        ("rebased", {"num_heads": 5, "num_key_heads": 2}, "num_key_heads=2 must divide num_heads=5"),
+        (
+            "rebased",
+            {"num_heads": 5, "num_key_heads": 2},
+            "num_key_heads=2 does not divide num_heads=5; it may be 1, 5",
+        ),
         ("rebased", {"norm_scope": "all"}, "it may be 'joined', 'head'"),
         ("rebased", {"num_heads": 25}, "num_heads=25 must be at most d_model=24"),
         ("based", {"backend": "cuda"}, "backend='cuda' is unknown; it may be 'auto', 'reference', 'chunked', 'triton'"),

@@ -13,12 +13,14 @@ from rebased.ops.positions import count_sequences
 
 __all__ = [
     "check_choice",
+    "check_divides",
     "check_dropout",
     "check_not_negative",
     "check_options",
     "check_positive",
     "check_size",
     "checked_arguments",
+    "divisors",
 ]
 
 
@@ -50,6 +52,16 @@ def check_dropout(name: str, value: float) -> None:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
+
+
+def check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
+    if whole % value:
+        fitting = ", ".join(map(str, divisors(whole)))
+        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; it may be {fitting}")
+
+
+def divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]
 
 
 def check_options(name: str, options: dict[str, Any], owner: str, make: Callable[..., Any]) -> None:

@@ -21,7 +21,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))  # type: ignore
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))  # type: ignore[call-overload]
         return plain
 
     def write(self, path: Path) -> None:

@@ -52,6 +52,12 @@ def test_files_are_strict_json(tmp_path: Path) -> None:
         json.loads(line, parse_constant=refuse)
 
 
+def test_json_without_numbers_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        runs.write_json(tmp_path / "file", {"loss": math.nan})
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_are_found_by_name_once_finished(tmp_path: Path) -> None:
     for name in ("b/2", "a", "b/1"):
         write_run(tmp_path / name)

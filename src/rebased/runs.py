@@ -89,7 +89,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CONFIG
     if not path.exists():
-        write_text(path, _pretty(config))
+        write_json(path, config, sort_keys=True)
         return
     # A version that knew fewer fields may have written it.
     written = _read_json(path, _read_text(path))
@@ -121,7 +121,7 @@ def write_weights(folder: Path, weights: "dict[str, Tensor]") -> None:
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:
     """What makes the run a finished one; nothing of it may be written after this."""
-    write_text(folder / RESULT, _pretty(result))
+    write_json(folder / RESULT, result, sort_keys=True)
 
 
 def check_vacant(folder: Path, what: str, *, first: str, others: Collection[str] = ()) -> None:
@@ -135,6 +135,11 @@ def check_vacant(folder: Path, what: str, *, first: str, others: Collection[str]
     strangers = {name for name in names if not name.startswith(".")} - {*others}
     if strangers and not (folder / first).exists():
         raise ValueError(f"{folder} is neither empty nor {what}: there is no {first}; choose another folder")
+
+
+def write_json(path: Path, value: object, *, sort_keys: bool = False) -> None:
+    """For people to read, too. ValueError for a number that is not finite, which is none of JSON."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str, *, durable: bool = True, shared: bool = False) -> None:
@@ -176,10 +181,6 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _pretty(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _read_text(path: Path) -> str:

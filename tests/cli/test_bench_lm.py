@@ -123,9 +123,7 @@ def test_a_model_that_cannot_be_built_is_skipped(
 )
 def test_defaults_are_the_configs(arguments: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(bench_lm, "run_with_progress", lambda _, config: asked.append(config))
-    for name in ("print_generate_result", "print_train_result"):
-        monkeypatch.setattr(bench_lm, name, lambda *_: None)
+    monkeypatch.setattr(bench_lm, "run_bench", lambda _, config, *__: asked.append(config))
     run("bench", "lm", *arguments)
     assert asked == [expected]
 

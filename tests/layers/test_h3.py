@@ -136,7 +136,7 @@ def test_initialisation() -> None:
         ({"state_dim": 5}, ValueError, "state_dim=5 must be even"),
         ({"state_dim": 4.0}, TypeError, "state_dim is 4.0; it must be an integer"),
         ({"head_dim": 0}, ValueError, "head_dim=0 must be positive"),
-        ({"head_dim": 4}, ValueError, "head_dim=4 must divide d_model=6"),
+        ({"head_dim": 4}, ValueError, "head_dim=4 does not divide d_model=6; it may be 1, 2, 3, 6"),
     ],
 )
 def test_bad_options(options: dict[str, Any], error: type[Exception], match: str) -> None:

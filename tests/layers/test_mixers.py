@@ -276,8 +276,12 @@ def test_bad_shapes(variant: str) -> None:
     ("name", "options", "match"),
     [
         ("rebased", {"num_heads": 0}, "num_heads=0 must be positive"),
-        ("rebased", {"num_heads": 5, "num_key_heads": 2}, "num_key_heads=2 must divide num_heads=5"),
-        ("rebased", {"norm_scope": "all"}, "it may be 'joined' or 'head'"),
+        (
+            "rebased",
+            {"num_heads": 5, "num_key_heads": 2},
+            "num_key_heads=2 does not divide num_heads=5; it may be 1, 5",
+        ),
+        ("rebased", {"norm_scope": "all"}, "it may be 'joined', 'head'"),
         ("rebased", {"num_heads": 25}, "num_heads=25 must be at most d_model=24"),
         ("based", {"backend": "cuda"}, "backend='cuda' is unknown; it may be 'auto', 'reference', 'chunked', 'triton'"),
         ("kernel_attention", {"kernel": "exp"}, "kernel='exp' is unknown; there are 'rebased', 'based'"),
@@ -285,7 +289,7 @@ def test_bad_shapes(variant: str) -> None:
         ("kernel_attention", {"learn_coefficients": True}, "learn_coefficients needs kernel='based' or 'rebased'"),
         ("short_conv", {"num_taps": 0}, "num_taps=0 must be positive"),
         ("rwkv", {"layer": 2, "num_layers": 2}, "layer=2 must be in 0 .. num_layers - 1 = 1"),
-        ("mamba", {"init": "zoology"}, "init='zoology' is unknown; it may be 'own' or 'published'"),
+        ("mamba", {"init": "zoology"}, "init='zoology' is unknown; it may be 'own', 'published'"),
         ("mamba", {"state_dim": -1}, "state_dim=-1 must be positive"),
         ("rebased", {"eps": -1.0}, "eps=-1.0 must not be negative"),
         (

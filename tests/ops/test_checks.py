@@ -372,7 +372,7 @@ def test_max_len_is_checked_inside_a_compiled_graph() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        pytest.param({"batch_size": -1}, ValueError, "^batch_size=-1", id="batch_size"),
+        pytest.param({"batch_size": -1}, ValueError, "^batch_size=-1 must be at least 0", id="batch_size"),
         pytest.param({"num_heads": 0}, ValueError, "^num_heads=0", id="num_heads"),
         pytest.param({"feature_dim": 0}, ValueError, "^feature_dim=0", id="feature_dim"),
         pytest.param({"head_dim": 0}, ValueError, "^head_dim=0", id="head_dim"),

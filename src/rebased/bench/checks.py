@@ -13,6 +13,7 @@ __all__ = [
     "check_choices",
     "check_duration",
     "check_graphs",
+    "check_lengths",
     "check_machine",
     "check_positive",
 ]

@@ -8,7 +8,7 @@ from rebased.bench.machine import OnMachine
 from rebased.bench.peers import PEERS
 from rebased.ops import BACKENDS
 
-__all__ = ["DEVICES", "DTYPES", "PASSES", "OpsBenchConfig", "backends_on"]
+__all__ = ["PASSES", "OpsBenchConfig", "backends_on"]
 
 PASSES = ("forward", "both")
 """What one timed call does: forward alone, or forward and backward."""

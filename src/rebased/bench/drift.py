@@ -38,6 +38,8 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftResult(Result):
+    """Every stream, fed in every way."""
+
     environment: Environment
     kernel: str
     drifts: tuple[Drift, ...]

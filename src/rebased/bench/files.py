@@ -7,9 +7,9 @@ from typing import Any, Generic, Self, TypeVar, get_args
 
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
-from rebased.runs import write_text
+from rebased.runs import write_json
 
-__all__ = ["BenchResult", "Result", "read_record", "write_json"]
+__all__ = ["BenchResult", "Result", "read_record"]
 
 Record = TypeVar("Record")
 Config = TypeVar("Config")
@@ -21,11 +21,12 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and numbers, ready for ``json.dump``."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))  # type: ignore
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False))  # type: ignore[call-overload]
         return plain
 
     def write(self, path: Path) -> None:
-        """Write the JSON to ``path``, whole or not at all."""
+        """Write the JSON to ``path``, whole or not at all; its folder is made if it is not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, self.to_json())
 
 
@@ -57,12 +58,6 @@ class BenchResult(Result, Generic[Config, Measured]):
     def _read_parts(cls, data: dict[str, Any]) -> dict[str, Any]:
         """What else in it is no plain value."""
         return {}
-
-
-def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write ``data`` to ``path``, whose folder is made if it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def read_record(kind: type[Record], data: dict[str, Any]) -> Record:

@@ -2,13 +2,13 @@
 
 import gc
 import logging
-import time
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from rebased.bench.cells import failure
+from rebased.bench.clock import seconds_of
 from rebased.bench.memory import peak_memory
 from rebased.bench.mqar_results import MqarBenchConfig, MqarBenchResult, MqarMeasurement
 from rebased.bench.timing import time_call
@@ -41,11 +41,7 @@ def _measure(length: int, num_replicas: int, config: MqarBenchConfig) -> MqarMea
         runs = [config.run(length, seed) for seed in range(num_replicas)]
         replicas = Replicas(runs, device=device, micro_batches=config.micro_batches)
         step = steps_without_end(replicas).__next__
-        start = time.perf_counter()
-        step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        first_seconds = time.perf_counter() - start
+        first_seconds, _ = seconds_of(step, device)
         timing = time_call(step, device=device, min_repetitions=config.min_repetitions, min_seconds=config.min_seconds)
         peak = _peak_memory(step, device)
     except Exception as error:

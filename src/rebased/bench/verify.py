@@ -8,7 +8,7 @@ from rebased.kernels import REBASED
 from rebased.ops import initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.dtypes import sums_dtype
 
-__all__ = ["TOLERANCES", "WrongBackendError", "check_backend", "check_step", "relative_rms_error"]
+__all__ = ["TOLERANCES", "WrongBackendError", "check_backend", "check_errors", "check_step", "relative_rms_error"]
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 5e-3}
 """The largest relative RMS error of a backend that may be timed, by the dtype of its inputs."""

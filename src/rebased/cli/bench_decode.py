@@ -3,18 +3,16 @@
 Example: ``rebased bench decode --device cuda --dtype bfloat16 --out decode.json``
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rebased.bench.config import DEVICES, DTYPES
+from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.decode import run_decode_bench
 from rebased.bench.decode_results import DecodeBenchConfig
-from rebased.cli.console import make_console, make_folder
+from rebased.cli.benching import Out, Threads, run_bench
 from rebased.cli.decode_table import print_decode_result
 from rebased.cli.lists import parse_numbers
-from rebased.cli.progress import run_with_progress
 from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["bench_decode"]
@@ -41,10 +39,10 @@ def bench_decode(
         bool | None,
         typer.Option("--graphs/--no-graphs", help="Replay steps from CUDA graphs; if not given, on CUDA."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    threads: Threads = None,
     min_repetitions: Annotated[int, typer.Option(help="Steps timed at least.")] = _DEFAULTS.min_repetitions,
     min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+    out: Out = None,
 ) -> None:
     """Time one decoding step with a state beside softmax attention with a cache of keys and values."""
     try:
@@ -67,10 +65,4 @@ def bench_decode(
         config.check_machine()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if out is not None:
-        make_folder(out.parent)
-    result = run_with_progress(run_decode_bench, config)
-    print_decode_result(result, make_console())
-    if out is not None:
-        result.write(out)
-        print(f"wrote {out}")
+    run_bench(run_decode_bench, config, print_decode_result, out)

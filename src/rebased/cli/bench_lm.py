@@ -4,8 +4,6 @@ Examples: ``rebased bench lm --generate --device cuda --dtype bfloat16 --out lm-
 ``rebased bench lm --train --device cuda --dtype bfloat16 --out lm-train.json``
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +13,11 @@ from rebased.bench.lm_generate import run_generate_bench
 from rebased.bench.lm_generate_results import GenerateBenchConfig
 from rebased.bench.lm_train import run_train_bench
 from rebased.bench.lm_train_results import TrainBenchConfig
-from rebased.cli.console import fail, make_console, make_folder
+from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.console import fail
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.lm_generate_table import print_generate_result
 from rebased.cli.lm_train_table import print_train_result
-from rebased.cli.progress import run_with_progress
 from rebased.training.packages import require_packages
 
 __all__ = ["bench_lm"]
@@ -63,8 +61,8 @@ def bench_lm(
     repetitions: Annotated[
         int | None, typer.Option(help=f"Timed ({_GENERATE.repetitions} of generate, {_TRAIN.repetitions} of training).")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+    threads: Threads = None,
+    out: Out = None,
 ) -> None:
     """Time language models, ours beside softmax attention's."""
     if generate == train:
@@ -88,15 +86,10 @@ def bench_lm(
         fail(error)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if out is not None:
-        make_folder(out.parent)
-    run: Callable[..., Any] = run_generate_bench if generate else run_train_bench
-    show: Callable[..., None] = print_generate_result if generate else print_train_result
-    result = run_with_progress(run, config)
-    show(result, make_console())
-    if out is not None:
-        result.write(out)
-        print(f"wrote {out}")
+    if generate:
+        run_bench(run_generate_bench, config, print_generate_result, out)
+    else:
+        run_bench(run_train_bench, config, print_train_result, out)
 
 
 def _given(**options: Any) -> dict[str, Any]:

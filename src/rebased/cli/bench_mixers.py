@@ -3,18 +3,17 @@
 Example: ``rebased bench mixers --device cuda --dtype bfloat16 --lengths 2048 --batch-size 64 --out mixers.json``
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rebased.bench.config import DEVICES, DTYPES, PASSES
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.config import PASSES
 from rebased.bench.mixer_results import MixerBenchConfig
 from rebased.bench.mixers import run_mixer_bench
-from rebased.cli.console import make_console, make_folder
+from rebased.cli.benching import Out, Threads, run_bench
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.mixer_table import print_mixer_result
-from rebased.cli.progress import run_with_progress
 from rebased.layers import MIXERS
 
 __all__ = ["bench_mixers"]
@@ -36,10 +35,10 @@ def bench_mixers(
     passes: Annotated[
         str, typer.Option(help=f"What a call does, of {', '.join(PASSES)}: both is forward and backward.")
     ] = _DEFAULTS.passes,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    threads: Threads = None,
     min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
     min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+    out: Out = None,
 ) -> None:
     """Time whole layers side by side, with their own defaults, and measure their memory."""
     try:
@@ -58,10 +57,4 @@ def bench_mixers(
         config.check_machine()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if out is not None:
-        make_folder(out.parent)
-    result = run_with_progress(run_mixer_bench, config)
-    print_mixer_result(result, make_console())
-    if out is not None:
-        result.write(out)
-        print(f"wrote {out}")
+    run_bench(run_mixer_bench, config, print_mixer_result, out)

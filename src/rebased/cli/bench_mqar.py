@@ -3,7 +3,6 @@
 Example: ``rebased bench mqar --device cuda --dtype bfloat16 --lengths 256 --replicas 1,20 --out mqar.json``
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,10 +10,9 @@ import typer
 from rebased.bench.checks import DEVICES
 from rebased.bench.mqar import run_mqar_bench
 from rebased.bench.mqar_results import MqarBenchConfig
-from rebased.cli.console import make_console, make_folder
+from rebased.cli.benching import Out, Threads, run_bench
 from rebased.cli.lists import parse_numbers
 from rebased.cli.mqar_table import print_mqar_result
-from rebased.cli.progress import run_with_progress
 from rebased.models.stacks import STACKS
 from rebased.training.recall import DTYPES
 
@@ -37,10 +35,10 @@ def bench_mqar(
         map(str, _DEFAULTS.replicas)
     ),
     micro_batches: Annotated[int, typer.Option(help="Parts that a batch is cut into.")] = _DEFAULTS.micro_batches,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    threads: Threads = None,
     min_repetitions: Annotated[int, typer.Option(help="Steps timed at least.")] = _DEFAULTS.min_repetitions,
     min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+    out: Out = None,
 ) -> None:
     """Time a step of training on MQAR, everything included, with many replicas in one program."""
     try:
@@ -61,10 +59,4 @@ def bench_mqar(
         config.check_machine()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if out is not None:
-        make_folder(out.parent)
-    result = run_with_progress(run_mqar_bench, config)
-    print_mqar_result(result, make_console())
-    if out is not None:
-        result.write(out)
-        print(f"wrote {out}")
+    run_bench(run_mqar_bench, config, print_mqar_result, out)

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from rebased.bench import plot
-from rebased.bench.config import DEVICES, DTYPES, PASSES, OpsBenchConfig, backends_on
+from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.config import PASSES, OpsBenchConfig, backends_on
 from rebased.bench.ops import run_ops_bench
 from rebased.bench.peers import PEERS
+from rebased.bench.results import OpsBenchResult
 from rebased.cli.accuracy_table import print_accuracy
 from rebased.cli.bench_plot import check_drawable
-from rebased.cli.console import make_console, make_folder
+from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.console import make_folder
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.ops_table import print_ops_result
-from rebased.cli.progress import run_with_progress
 from rebased.ops import BACKENDS
 
 __all__ = ["bench_ops"]
@@ -52,7 +55,7 @@ def bench_ops(
     sdpa_head_dim: Annotated[
         int | None, typer.Option(help="Size of SDPA's heads; that of our values if not given.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")] = None,
+    threads: Threads = None,
     max_reference_length: Annotated[
         int, typer.Option(help="Skip the reference backend, quadratic in memory, at longer lengths.")
     ] = _DEFAULTS.max_reference_length,
@@ -71,7 +74,7 @@ def bench_ops(
     ] = None,
     min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
     min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")] = None,
+    out: Out = None,
     figure: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw time over length: png, svg or pdf.")] = None,
 ) -> None:
     """Time kernel_attention, PyTorch's scaled_dot_product_attention and public kernels over sequence length.
@@ -107,15 +110,13 @@ def bench_ops(
         raise typer.BadParameter(str(error)) from None
     if figure is not None:
         check_drawable(figure)
-    for path in (out, figure):
-        if path is not None:
-            make_folder(path.parent)
-    result = run_with_progress(run_ops_bench, config)
-    print_ops_result(result, make_console())
-    print_accuracy(result, make_console())
-    if out is not None:
-        result.write(out)
-        print(f"wrote {out}")
+        make_folder(figure.parent)
+    result = run_bench(run_ops_bench, config, _show, out)
     if figure is not None:
         plot.save(plot.draw(result), figure)
         print(f"wrote {figure}")
+
+
+def _show(result: OpsBenchResult, console: Console) -> None:
+    print_ops_result(result, console)
+    print_accuracy(result, console)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["STOPPED", "fail", "in_options", "make_console", "make_folder", "print_text"]
+__all__ = ["STOPPED", "fail", "fail_stopped", "in_options", "make_console", "make_folder", "print_text"]
 
 STOPPED = 130
 """The status of a command that Ctrl-C ended: 128 and the signal's number, as shells have it."""
@@ -29,6 +29,11 @@ def fail(message: object, *, status: int = 1) -> NoReturn:
     """End the command with ``status`` and ``message`` on stderr: for what is wrong beyond the arguments."""
     make_console(stderr=True).print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(status) from None
+
+
+def fail_stopped() -> NoReturn:
+    """End a command that Ctrl-C has stopped, and that goes on where it was when it is given again."""
+    fail("stopped; the same command goes on from here", status=STOPPED)
 
 
 def in_options(message: object, *names: str, **others: str) -> str:

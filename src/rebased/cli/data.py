@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from rebased.cli.console import STOPPED, fail, in_options, make_console
+from rebased.cli.console import fail, fail_stopped, in_options, make_console
 from rebased.cli.data_progress import data_progress
 from rebased.cli.data_table import print_corpus
-from rebased.cli.sweep_lines import count
+from rebased.cli.numbers import count
 from rebased.corpora import Corpus, open_corpus
 from rebased.corpora import prepare as prepare_corpus
 
@@ -67,7 +67,7 @@ def prepare(
             )
         print_corpus(corpus, make_console())
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, OSError) as error:
         fail(in_options(error, "errors", "text_field", "set_field", "validation"))
     if not corpus.split("validation").num_documents and (validation or validation_share):

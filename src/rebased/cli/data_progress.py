@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.markup import escape
 
+from rebased.cli.console import print_text
 from rebased.corpora import Progress
 
 __all__ = ["data_progress"]
@@ -30,7 +31,7 @@ def data_progress(console: Console) -> Iterator[Callable[[Progress], None]]:
         line = _describe(progress, rate)
         if time.monotonic() >= printed + _SECONDS:
             printed = time.monotonic()
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_text(line, console)
 
     yield print_line
 

@@ -6,9 +6,8 @@ from rebased.analysis.evaluation import Evaluation, Group
 from rebased.analysis.pages import Table
 from rebased.analysis.tally import KINDS, Score
 from rebased.cli.console import print_text
-from rebased.cli.numbers import ABSENT
+from rebased.cli.numbers import ABSENT, count
 from rebased.cli.section import print_table
-from rebased.cli.sweep_lines import count
 
 __all__ = ["print_evaluation"]
 

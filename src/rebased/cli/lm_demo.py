@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
+from rebased.cli.console import fail, fail_stopped, make_console, make_folder, print_text
 from rebased.cli.lm_generate import generate
 from rebased.cli.lm_train import run_training
-from rebased.cli.numbers import ABSENT
-from rebased.cli.sweep_lines import count
-from rebased.training.devices import DEVICES, choose_device, current
+from rebased.cli.numbers import ABSENT, count
+from rebased.training.devices import DEVICE_KINDS, choose_device, current
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.packages import check_training_packages
 
@@ -36,7 +35,7 @@ def demo(
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the corpus, the run and the model.")],
     steps: Annotated[int, typer.Option(min=2, help="Of training: more of them write better Python.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Of the training.")] = 0,
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES[:3])}.")] = "auto",
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICE_KINDS)}.")] = "auto",
 ) -> None:
     """Train a small ReBased model on the bytes of Python's own library, evaluate it, and let it write.
 
@@ -86,7 +85,7 @@ def _prepare(folder: Path) -> "Corpus":
         with make_console(stderr=True).status("reading Python's library"):
             return prepare(["python"], folder, tokenizer="bytes")
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, OSError) as error:
         fail(error)
 
@@ -102,7 +101,7 @@ def _evaluate(model: Path, corpus: "Corpus", device: str) -> "Evaluation":
         with current(device), make_console(stderr=True).status("evaluating"):
             found = evaluate(load_checkpoint(model), corpus, config, device=device)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     print_evaluation(found, corpus.name, make_console())

@@ -4,7 +4,6 @@ Example: ``rebased lm eval runs/lm/rebased --data corpora/prose --out results/lm
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from rebased.cli.console import STOPPED, fail, in_options, make_console, make_fo
 from rebased.cli.evaluation_table import print_evaluation
 from rebased.cli.model_folder import check_model_folder
 from rebased.environment import describe_environment
-from rebased.runs import write_text
+from rebased.runs import write_json
 from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.packages import require_packages
 
@@ -73,7 +72,7 @@ def evaluate_model(
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(in_options(error, "length", "crossing", name="split"))
     if out is not None:
-        write_text(out, json.dumps(record, indent=2, allow_nan=False) + "\n")
+        write_json(out, record)
         print(f"wrote {out}")
 
 

@@ -11,12 +11,12 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rebased.cli.console import make_console
+from rebased.cli.console import make_console, print_text
+from rebased.cli.numbers import clock
 from rebased.training.language.metrics import StepRecord
 from rebased.training.language.train import Report, Started, Stopping
 
-__all__ = ["describe_step", "training_progress"]
-
+__all__ = ["training_progress"]
 
 STOPPING = "stopping after this step; Ctrl-C again stops now"
 
@@ -27,14 +27,14 @@ def training_progress(log_every: int) -> contextlib.AbstractContextManager[Repor
     return _Bar(console) if console.is_terminal else contextlib.nullcontext(_Lines(console, log_every))
 
 
-def describe_start(event: Started) -> str:
+def _describe_start(event: Started) -> str:
     begins = "begins" if event.step == 0 else f"goes on after step {event.step}"
     where = event.device if event.processes == 1 else f"{event.processes} × {event.device.partition(':')[0]}"
     parts = f"{event.layout.accumulation} × {event.layout.micro_batch} sequences a step"
     return f"{begins}: {event.parameters:,} parameters on {where}, {parts}"
 
 
-def describe_step(record: StepRecord) -> str:
+def _describe_step(record: StepRecord) -> str:
     shown = f"loss {record.loss:.4f}"
     if record.validation_loss is not None:
         shown += f", validation {record.validation_loss:.4f}"
@@ -58,13 +58,13 @@ class _Lines:
             return
         if isinstance(event, Started):
             self._started, self._since = event, time.monotonic()
-            self._say(describe_start(event))
+            self._say(_describe_start(event))
             return
         assert self._started is not None
         self._untold.append(event)
         is_edge = event.step in (self._started.step + 1, self._started.steps)
         if is_edge or event.validation_loss is not None or event.step % self._log_every == 0:
-            told = f"{'mean ' if len(self._untold) > 1 else ''}{describe_step(_mean(self._untold))}"
+            told = f"{'mean ' if len(self._untold) > 1 else ''}{_describe_step(_mean(self._untold))}"
             self._say(f"step {event.step}/{self._started.steps}, {self._left(event)}{told}")
             self._untold.clear()
 
@@ -74,11 +74,10 @@ class _Lines:
         made = record.step - self._started.step
         if made == 1:
             return ""
-        seconds = round((time.monotonic() - self._since) / made * (self._started.steps - record.step))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left, "
+        return f"{clock((time.monotonic() - self._since) / made * (self._started.steps - record.step))} left, "
 
     def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_text(line, self._console)
 
 
 def _mean(records: Sequence[StepRecord]) -> StepRecord:
@@ -109,9 +108,9 @@ class _Bar:
 
     def __call__(self, event: Started | StepRecord | Stopping) -> None:
         if isinstance(event, Stopping):
-            self._console.print(STOPPING)
+            print_text(STOPPING, self._console)
         elif isinstance(event, Started):
-            self._console.print(describe_start(event), markup=False, highlight=False)
+            print_text(_describe_start(event), self._console)
             self._task = self._progress.add_task("", total=event.steps, completed=event.step)
         else:
-            self._progress.update(self._task, completed=event.step, description=describe_step(event))
+            self._progress.update(self._task, completed=event.step, description=_describe_step(event))

@@ -12,7 +12,7 @@ import typer
 
 from rebased.cli.console import STOPPED, fail, in_options
 from rebased.runs import TRAINING
-from rebased.training.devices import choose_device
+from rebased.training.devices import DEVICE_KINDS, choose_device
 from rebased.training.language.checkpoints import CHECKPOINTS, last_checkpoint, step_of
 from rebased.training.language.config import DTYPES, LanguageRunConfig, RunOptions, steps_for
 from rebased.training.language.layout import current_processes
@@ -57,7 +57,7 @@ def train(
         str | None, typer.Option(help=f"Of products: {' or '.join(DTYPES)}; by default bfloat16 on a GPU.")
     ] = None,
     crossing: Annotated[bool, typer.Option(help="Whether sequences run on over the ends of documents.")] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = _OPTIONS.device,
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICE_KINDS)}.")] = _OPTIONS.device,
     compile_model: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile the layers; by default on a GPU.")
     ] = None,

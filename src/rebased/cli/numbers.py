@@ -1,10 +1,21 @@
-"""Numbers as tables show them."""
+"""Numbers as tables and lines show them."""
 
 from rebased.bench.timing import Timing
 
-__all__ = ["ABSENT", "digits", "milliseconds"]
+__all__ = ["ABSENT", "clock", "count", "digits", "milliseconds"]
 
 ABSENT = "—"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 run``, ``2,000 runs``."""
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def clock(seconds: float) -> str:
+    """``0:01:30``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 def digits(value: float) -> str:

@@ -9,8 +9,7 @@ from rebased.bench.results import Measurement, OpsBenchResult
 from rebased.cli.console import print_text
 from rebased.cli.contention import warn_of_contention
 from rebased.cli.fitting import new_table, print_fitting
-from rebased.cli.numbers import ABSENT, digits, milliseconds
-from rebased.cli.sweep_lines import count
+from rebased.cli.numbers import ABSENT, count, digits, milliseconds
 
 __all__ = ["print_ops_result"]
 

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from rebased.analysis.pages import Section
-from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
+from rebased.cli.console import fail, fail_stopped, make_console, make_folder, print_text
 from rebased.cli.fitting import new_table, print_fitting
+from rebased.cli.numbers import count
 from rebased.cli.section import print_section
-from rebased.cli.sweep_lines import count
 from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
 from rebased.paper import figures
 from rebased.paper.conduct import conduct, num_finished
@@ -103,7 +103,7 @@ def run(
                 print_section(section if findings.speaks_of_the_paper else replace(section, claims=()), console)
                 shown = True
         except KeyboardInterrupt:
-            fail("stopped; the same command goes on from here", status=STOPPED)
+            fail_stopped()
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             failed.append(f"{experiment.name}: {error}")
             continue

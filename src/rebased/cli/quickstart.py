@@ -16,7 +16,7 @@ from rebased.analysis.recall_rows import RecallRow, accuracy_table
 from rebased.analysis.recall_words import compare, describe_learning, describe_setting
 from rebased.analysis.report import render_report
 from rebased.analysis.summary import summarize
-from rebased.cli.console import STOPPED, fail, make_console, make_folder, print_text
+from rebased.cli.console import fail, fail_stopped, make_console, make_folder, print_text
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
@@ -84,7 +84,7 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
         with progress() as report:
             outcome = run_sweep(out, configs, choose_engine(None, device, _jobs(device), None), report=report)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     if outcome.failures:

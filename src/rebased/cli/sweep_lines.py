@@ -4,13 +4,11 @@ import time
 
 from rich.console import Console
 
+from rebased.cli.console import print_text
+from rebased.cli.numbers import clock, count
 from rebased.training.events import Elsewhere, EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
 
-__all__ = ["SweepLines", "count", "describe_elsewhere", "describe_failure", "describe_plan"]
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
+__all__ = ["SweepLines", "describe_elsewhere", "describe_failure", "describe_plan"]
 
 
 def describe_plan(event: Planned) -> str:
@@ -71,7 +69,7 @@ class SweepLines:
         seconds = now - first[0]
         if seconds >= SILENCE:
             epoch = seconds / (event.step - first[1]) * event.steps
-            self._say(f"{event.group} step {event.step}/{event.steps}: an epoch takes about {_clock(epoch)}")
+            self._say(f"{event.group} step {event.step}/{event.steps}: an epoch takes about {clock(epoch)}")
             self._first_steps[event.group] = None
 
     def _describe(self, event: EpochEnded) -> str:
@@ -81,18 +79,13 @@ class SweepLines:
         loss = min(record.loss for record in records)
         accuracies = " ".join(f"{record.accuracy:.3f}{_mark(record.finished)}" for record in records)
         return (
-            f"{event.group} epoch {event.epoch}/{started.epochs}, at most {_clock(seconds)} left, "
+            f"{event.group} epoch {event.epoch}/{started.epochs}, at most {clock(seconds)} left, "
             f"loss from {loss:.3g}, accuracy {accuracies}"
         )
 
     def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_text(line, self._console)
 
 
 def _mark(finished: str | None) -> str:
     return "" if finished is None else f" ({finished})"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

@@ -9,9 +9,10 @@ import typer
 
 from rebased.analysis.summary import summarize
 from rebased.cli.cells_table import print_cells
-from rebased.cli.console import STOPPED, fail, make_console, make_folder
+from rebased.cli.console import fail, fail_stopped, make_console, make_folder
+from rebased.cli.numbers import count
 from rebased.cli.sweep_bars import SweepBars
-from rebased.cli.sweep_lines import SweepLines, count
+from rebased.cli.sweep_lines import SweepLines
 from rebased.training.boards import check_packages
 from rebased.training.building import check_models
 from rebased.training.devices import DEVICES
@@ -57,7 +58,7 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
         with progress() as report:
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", status=STOPPED)
+        fail_stopped()
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         fail(error)
     _show(outcome, out)

@@ -11,6 +11,8 @@ __all__ = ["SetCount", "count_by_set"]
 
 @dataclass(frozen=True)
 class SetCount:
+    """How much of a split is of one set."""
+
     set: str
     documents: int
     tokens: int

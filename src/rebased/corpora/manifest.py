@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rebased.runs import write_text
+from rebased.runs import write_json
 
 __all__ = [
     "MANIFEST",
@@ -28,6 +28,8 @@ _DTYPES = ("uint16", "uint32")
 
 @dataclass(frozen=True)
 class StoredFile:
+    """A file as it was written, and so has to be."""
+
     name: str
     """Its path within the folder."""
     size: int
@@ -52,6 +54,8 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class StoredSplit:
+    """How much a split holds, and in which files."""
+
     num_tokens: int
     num_documents: int
     num_bytes: int
@@ -62,6 +66,8 @@ class StoredSplit:
 
 @dataclass(frozen=True)
 class Manifest:
+    """All that is known of a corpus without reading its tokens."""
+
     dtype: str
     """Of tokens: uint16 or uint32, little-endian."""
     vocab_size: int
@@ -84,7 +90,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_text(folder / MANIFEST, json.dumps({"format": _FORMAT} | asdict(manifest), indent=2, sort_keys=True) + "\n")
+    write_json(folder / MANIFEST, {"format": _FORMAT} | asdict(manifest), sort_keys=True)
 
 
 def read_manifest(folder: Path) -> Manifest:

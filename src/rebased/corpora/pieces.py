@@ -11,6 +11,8 @@ PIECE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
+    """Some of a document's text, or all of it."""
+
     text: str
     set: str
     begins: bool

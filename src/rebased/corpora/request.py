@@ -29,6 +29,8 @@ class DealtInput:
 
 @dataclass(frozen=True)
 class Request:
+    """A preparation's arguments, checked, and the inputs that they name on this machine."""
+
     inputs: tuple[DealtInput, ...]
     reading: Reading
     shard_tokens: int

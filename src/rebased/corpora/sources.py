@@ -22,24 +22,8 @@ PYTHON = "python"
 _HUB = "hf:"
 _TEXT = {
     *(".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex", ".html", ".htm", ".xml"),
-    *(
-        ".py",
-        ".pyi",
-        ".c",
-        ".h",
-        ".cc",
-        ".cpp",
-        ".hpp",
-        ".cu",
-        ".java",
-        ".js",
-        ".ts",
-        ".go",
-        ".rs",
-        ".rb",
-        ".sh",
-        ".sql",
-    ),
+    *(".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu"),
+    *(".java", ".js", ".ts", ".go", ".rs", ".rb", ".sh", ".sql"),
 }
 _JSON_LINES = {".jsonl", ".ndjson"}
 _PARQUET = {".parquet"}
@@ -57,6 +41,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Source:
+    """What a corpus is made of, by a name that was given: a file, a folder, a dataset, or Python's library."""
+
     name: str
     inputs: tuple[Input, ...]
     left_out: tuple[Path, ...] = ()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora.manifest import SPLITS, StoredFile
-from rebased.runs import write_text
+from rebased.runs import write_json
 
 __all__ = ["STATE", "OpenDocument", "SplitState", "State", "read_state", "write_state"]
 
@@ -15,6 +15,8 @@ STATE = "unfinished.json"
 
 @dataclass(frozen=True)
 class SplitState:
+    """How much of a split's files counts."""
+
     shards: tuple[StoredFile, ...] = ()
     """Those that are full."""
     rest: int = 0
@@ -36,6 +38,8 @@ class OpenDocument:
 
 @dataclass(frozen=True)
 class State:
+    """Where a preparation goes on."""
+
     request: dict[str, Any]
     input: int
     """The number of the input that is being read."""
@@ -51,7 +55,7 @@ class State:
 
 
 def write_state(folder: Path, state: State) -> None:
-    write_text(folder / STATE, json.dumps(asdict(state), indent=2, sort_keys=True) + "\n")
+    write_json(folder / STATE, asdict(state), sort_keys=True)
 
 
 def read_state(folder: Path) -> State:

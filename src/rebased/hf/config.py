@@ -11,6 +11,7 @@ from transformers import PretrainedConfig
 from rebased.hf.field_names import check_spelling
 from rebased.hf.remote import AUTO_MAP, write_module
 from rebased.layers import MIXERS
+from rebased.layers.checks import check_choice
 from rebased.models import LayerConfig, ModelConfig
 from rebased.models.config import POSITIONS, check_mixers
 
@@ -94,11 +95,7 @@ class RebasedConfig(PretrainedConfig):
             raise ValueError("layer_types and mixers differ; they are two names of one thing")
         default = alternating("rebased", num_hidden_layers)
         self.mixers = list(next(given for given in (layer_types, mixers, default) if given is not None))
-        if position_embedding_type not in POSITIONS:
-            raise ValueError(
-                f"position_embedding_type={position_embedding_type!r} is unknown; it may be "
-                f"{' or '.join(map(repr, POSITIONS))}"
-            )
+        check_choice("position_embedding_type", position_embedding_type, POSITIONS)
         self.to_model_config()
 
     @property

@@ -21,6 +21,8 @@ __all__ = ["RebasedModel", "RebasedPreTrainedModel"]
 
 
 class RebasedPreTrainedModel(PreTrainedModel):
+    """What transformers asks of all our models: which configuration and cache, and how weights begin."""
+
     config_class = RebasedConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True

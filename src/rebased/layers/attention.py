@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_dropout, check_positive, check_size
+from rebased.layers.checks import check_divides, check_dropout, check_positive, check_size, divisors
 from rebased.layers.dropout import Dropout
 from rebased.layers.kv_cache import KVCache
 from rebased.layers.mixer import Mixer
@@ -48,14 +48,14 @@ class Attention(Mixer):
         num_key_heads = num_heads if num_key_heads is None else num_key_heads
         check_size("num_key_heads", num_key_heads)
         check_switches(qkv_bias=qkv_bias, out_bias=out_bias, rotary=rotary)
-        _check_divides("num_heads", num_heads, "d_model", d_model)
-        _check_divides("num_key_heads", num_key_heads, "num_heads", num_heads)
+        check_divides("num_heads", num_heads, "d_model", d_model)
+        check_divides("num_key_heads", num_key_heads, "num_heads", num_heads)
         check_dropout("dropout", dropout)
         if window is not None:
             check_size("window", window)
         check_positive("rotary_base", rotary_base)
         if rotary and d_model // num_heads % 2:
-            even = ", ".join(str(n) for n in _divisors(d_model) if d_model // n % 2 == 0)
+            even = ", ".join(str(n) for n in divisors(d_model) if d_model // n % 2 == 0)
             way_out = f"num_heads may be {even}" if even else "d_model must be even"
             raise ValueError(
                 f"rotary needs an even head_dim, not {d_model // num_heads} = {d_model} / {num_heads}; {way_out}"
@@ -151,16 +151,6 @@ class Attention(Mixer):
         if key_mask is not None:
             out = out.where(pick(key_mask, at)[..., None, None], 0.0)
         return out
-
-
-def _check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
-    if whole % value:
-        divisors = ", ".join(map(str, _divisors(whole)))
-        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; it may be {divisors}")
-
-
-def _divisors(n: int) -> list[int]:
-    return [i for i in range(1, n + 1) if n % i == 0]
 
 
 def _visible(queries: Int[Tensor, "#B P"], keys: Int[Tensor, "#B S"], window: int | None) -> Bool[Tensor, "#B P S"]:

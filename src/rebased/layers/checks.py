@@ -11,7 +11,17 @@ from rebased.layers.states import State
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_positions
 from rebased.ops.positions import count_sequences
 
-__all__ = ["check_dropout", "check_options", "check_positive", "check_size", "checked_arguments"]
+__all__ = [
+    "check_choice",
+    "check_divides",
+    "check_dropout",
+    "check_not_negative",
+    "check_options",
+    "check_positive",
+    "check_size",
+    "checked_arguments",
+    "divisors",
+]
 
 
 def check_size(name: str, size: int) -> None:
@@ -27,10 +37,31 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name}={value} must be positive and finite")
 
 
+def check_not_negative(name: str, value: float) -> None:
+    _check_number(name, value)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name}={value} must be finite and not negative")
+
+
 def check_dropout(name: str, value: float) -> None:
     _check_number(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"{name}={value} must be at least 0 and less than 1")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
+
+
+def check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
+    if whole % value:
+        fitting = ", ".join(map(str, divisors(whole)))
+        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; it may be {fitting}")
+
+
+def divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]
 
 
 def check_options(name: str, options: dict[str, Any], owner: str, make: Callable[..., Any]) -> None:

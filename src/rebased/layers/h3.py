@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_size
+from rebased.layers.checks import check_divides, check_size
 from rebased.layers.diagonal_ssm import DiagonalSSM
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
@@ -42,8 +42,7 @@ class H3(Mixer):
         check_size("head_dim", head_dim)
         if state_dim % 2:
             raise ValueError(f"state_dim={state_dim} must be even: the diagonal model has half as many complex numbers")
-        if d_model % head_dim:
-            raise ValueError(f"head_dim={head_dim} must divide d_model={d_model}")
+        check_divides("head_dim", head_dim, "d_model", d_model)
         self.state_dim, self.head_dim, self.num_heads = state_dim, head_dim, d_model // head_dim
         self.q_proj = nn.Linear(d_model, d_model)
         self.k_proj = nn.Linear(d_model, d_model)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rebased.kernels import Kernel, Polynomial, TermKernel, check_kernel
-from rebased.layers.checks import check_size
+from rebased.layers.checks import check_divides, check_size
 from rebased.layers.kernel_names import make_kernel
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import pick
@@ -67,8 +67,7 @@ class KernelAttention(Mixer):
         num_key_heads = num_heads if num_key_heads is None else num_key_heads
         for name, size in {"num_heads": num_heads, "num_key_heads": num_key_heads, "feature_dim": feature_dim}.items():
             check_size(name, size)
-        if num_heads % num_key_heads:
-            raise ValueError(f"num_key_heads={num_key_heads} must divide num_heads={num_heads}")
+        check_divides("num_key_heads", num_key_heads, "num_heads", num_heads)
         if head_dim is None:
             if d_model < num_heads:
                 raise ValueError(f"num_heads={num_heads} must be at most d_model={d_model} unless head_dim is given")

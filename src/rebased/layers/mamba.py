@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.checks import check_size
+from rebased.layers.checks import check_choice, check_size
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import after_past, last_rows, pick
 from rebased.layers.states import MixerState
@@ -55,8 +55,7 @@ class Mamba(Mixer):
         dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
         for name, size in {"state_dim": state_dim, "num_taps": num_taps, "expand": expand, "dt_rank": dt_rank}.items():
             check_size(name, size)
-        if init not in MAMBA_INITS:
-            raise ValueError(f"init={init!r} is unknown; it may be {' or '.join(map(repr, MAMBA_INITS))}")
+        check_choice("init", init, MAMBA_INITS)
         self.init = init
         self.width, self.state_dim, self.dt_rank = expand * d_model, state_dim, dt_rank
         self.in_proj = nn.Linear(d_model, 2 * self.width, bias=False)

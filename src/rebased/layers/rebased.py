@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from rebased.kernels import REBASED
+from rebased.layers.checks import check_choice
 from rebased.layers.kernel_attention import KernelAttention
 from rebased.ops import norm_affine
 from rebased.ops.checks import check_switches
@@ -50,8 +51,7 @@ class ReBased(KernelAttention):
             backend=backend,
         )
         check_switches(norm=norm, gamma=gamma, beta=beta)
-        if norm_scope not in NORM_SCOPES:
-            raise ValueError(f"norm_scope={norm_scope!r} is unknown; it may be {' or '.join(map(repr, NORM_SCOPES))}")
+        check_choice("norm_scope", norm_scope, NORM_SCOPES)
         self.norm, self.norm_scope = norm, norm_scope
         widths = [self.num_heads * feature_dim, self.num_key_heads * feature_dim]
         if norm_scope == "head":

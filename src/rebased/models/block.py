@@ -12,7 +12,7 @@ from rebased.layers.rows import pick
 from rebased.models.config import LayerConfig, ModelConfig
 from rebased.ops.layer_norm import LayerNorm
 
-__all__ = ["Block"]
+__all__ = ["Block", "make_norm"]
 
 NORM_EPS = 1e-5
 

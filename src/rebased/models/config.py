@@ -1,13 +1,22 @@
 """What a model is made of."""
 
 import copy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
 from rebased.layers import MIXERS, Mixer
-from rebased.layers.checks import check_dropout, check_options, check_positive, check_size
+from rebased.layers.checks import check_choice, check_dropout, check_options, check_positive, check_size
 
-__all__ = ["AFTER_MIXER", "NORMS", "POSITIONS", "LayerConfig", "ModelConfig", "check_mixers", "check_names"]
+__all__ = [
+    "AFTER_MIXER",
+    "NORMS",
+    "POSITIONS",
+    "LayerConfig",
+    "ModelConfig",
+    "check_mixers",
+    "check_names",
+    "required_fields",
+]
 
 NORMS = ("layer", "rms")
 AFTER_MIXER = ("identity", "mlp", "nothing")
@@ -32,8 +41,8 @@ class LayerConfig:
         _check_mixer(self.mixer, MIXERS[self.mixer])
         check_options("options", self.options, f"mixer={self.mixer!r}", MIXERS[self.mixer])
         object.__setattr__(self, "options", copy.deepcopy(self.options))  # nobody else's to change
-        _check_choice("norm", self.norm, NORMS)
-        _check_choice("after", self.after, AFTER_MIXER)
+        check_choice("norm", self.norm, NORMS)
+        check_choice("after", self.after, AFTER_MIXER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +68,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "seq_len", "vocab_size", "mlp_factor"):
             check_size(name, getattr(self, name))
-        _check_choice("positions", self.positions, POSITIONS)
+        check_choice("positions", self.positions, POSITIONS)
         object.__setattr__(self, "layers", tuple(self.layers))
         if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
             raise ValueError(f"layers={self.layers!r} must be one LayerConfig or more")
@@ -75,7 +84,7 @@ class ModelConfig:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
         check_names(cls, values)
-        missing = [name for name in ("d_model", "seq_len", "layers") if name not in values]
+        missing = [name for name in required_fields(cls) if name not in values]
         if missing:
             raise ValueError(f"ModelConfig needs {', '.join(missing)}")
         for layer in values["layers"]:
@@ -101,9 +110,9 @@ def _check_mixer(name: str, make: Any) -> None:
         raise TypeError(f"MIXERS[{name!r}] is {make.__name__}; it must be a subclass of rebased.layers.Mixer")
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
+def required_fields(cls: type) -> list[str]:
+    """Those without a default."""
+    return [x.name for x in fields(cls) if x.default is MISSING and x.default_factory is MISSING]
 
 
 def check_names(cls: type, values: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
             nn.Embedding(config.seq_len, config.d_model) if config.positions == "learned" else None
         )
         self.dropout = Dropout(config.embedding_dropout)
-        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
         self.norm = make_norm("layer", config.d_model)
         self.init_weights()
 

@@ -16,7 +16,10 @@ __all__ = ["ModelState"]
 
 @dataclass(frozen=True, eq=False)
 class ModelState:
+    """Of a batch of sequences, with the methods that a mixer's states have; a pytree."""
+
     layers: tuple[Any, ...]
+    """What each layer's mixer remembers."""
     count: Int[Tensor, " B"]
     """Real tokens so far."""
 

@@ -10,7 +10,6 @@ FEATURES_PER_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 """How many numbers the features or scores of a block may be: about a last-level cache on a CPU, many small launches'
 worth on a GPU."""
 
-
 MAX_DIRECT_KEYS = 4096
 """More in one sum would cost digits: a running state is a sum of sums."""
 
@@ -55,6 +54,8 @@ def parts(p: Problem) -> list[Part]:
 
 @dataclass(frozen=True)
 class Block:
+    """Neighbouring chunks of keys, from ``start`` on; ``is_last``: no key comes after them."""
+
     start: int
     num_chunks: int
     chunk_size: int

@@ -139,12 +139,7 @@ def initial_state(
 ) -> KernelState:
     """The state before the first token. ``num_heads`` counts key heads; ``dtype`` is float32 or float64."""
     check_kernel(kernel)
-    sizes = {"batch_size": batch_size, "num_heads": num_heads, "feature_dim": feature_dim, "head_dim": head_dim}
-    for name, size in sizes.items():
-        if isinstance(size, float):
-            raise TypeError(f"{name} is {size}; it must be an integer")
-        if size < (0 if name == "batch_size" else 1):
-            raise ValueError(f"{name}={size} must be positive")
+    check_sizes(batch_size, num_heads=num_heads, feature_dim=feature_dim, head_dim=head_dim)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} must be torch.float32 or torch.float64: sums are not kept in less")
     E = count_features(kernel, feature_dim, dtype=dtype, device=device)
@@ -172,6 +167,15 @@ def count_features(kernel: Kernel, feature_dim: int, *, dtype: torch.dtype, devi
             "use a smaller feature_dim or degree, or backend='reference' without a state"
         )
     return E
+
+
+def check_sizes(batch_size: int, **sizes: int) -> None:
+    """Of a state; a batch may be of none. What torch traces has symbols for sizes, which are no integers to Python."""
+    for name, size, least in (("batch_size", batch_size, 0), *((name, size, 1) for name, size in sizes.items())):
+        if isinstance(size, float):
+            raise TypeError(f"{name} is {size}; it must be an integer")
+        if size < least:
+            raise ValueError(f"{name}={size} must be at least {least}")
 
 
 def check_device(device: object) -> None:

@@ -15,15 +15,17 @@ _LIBRARY = torch.library.Library("rebased", "FRAGMENT")
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask"
 _SETTINGS = "int[] degrees, float scale, float eps, bool normalize, bool nonnegative"
 _NUM_TENSORS = 10
+_STATE = slice(5, _NUM_TENSORS)
+"""Which of the arguments are the state's tensors."""
 
 
 def _step(*arguments: Any) -> list[Tensor]:
-    new_state = [torch.empty_like(x) for x in arguments[5:_NUM_TENSORS] if x is not None]
+    new_state = [torch.empty_like(x) for x in arguments[_STATE] if x is not None]
     return [_run(arguments, new_state), *new_state]
 
 
 def _step_inplace(*arguments: Any) -> Tensor:
-    return _run(arguments, [x for x in arguments[5:_NUM_TENSORS] if x is not None])
+    return _run(arguments, [x for x in arguments[_STATE] if x is not None])
 
 
 def _run(arguments: tuple[Any, ...], new_state: list[Tensor]) -> Tensor:
@@ -54,11 +56,11 @@ def _out_fake(*arguments: Any) -> Tensor:
 
 
 def _step_fake(*arguments: Any) -> list[Tensor]:
-    return [_out_fake(*arguments), *(torch.empty_like(x) for x in arguments[5:_NUM_TENSORS] if x is not None)]
+    return [_out_fake(*arguments), *(torch.empty_like(x) for x in arguments[_STATE] if x is not None)]
 
 
 def _step_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    num_results = 1 + sum(x is not None for x in arguments[5:_NUM_TENSORS])
+    num_results = 1 + sum(x is not None for x in arguments[_STATE])
     inputs, outputs = (0,) * _NUM_TENSORS, (0,) * num_results
     return join_replicas(_step_dense, info, in_dims, *arguments, inputs=inputs, outputs=outputs)
 
@@ -69,7 +71,7 @@ def _step_dense(*arguments: Any) -> list[Tensor]:
 
 
 def _step_inplace_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
-    state = [(x, dim) for x, dim in zip(arguments[5:10], in_dims[5:10], strict=True) if x is not None]
+    state = [(x, dim) for x, dim in zip(arguments[_STATE], in_dims[_STATE], strict=True) if x is not None]
     if any(dim is None for _, dim in state):
         raise ValueError("inplace=True under vmap needs a state that is mapped over")
     (out, *new_state), _ = _step_vmap(info, in_dims, *arguments)

@@ -34,6 +34,8 @@ class TileInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class TileGrads:
+    """Of what `TileInputs` has; None of what is not there, and of coefficients that were not asked for."""
+
     q: Float[Tensor, "X Hk F R"]
     coefficients: Float[Tensor, "X Hk terms R"] | None
     state: Float[Tensor, "X Hk E D1"] | None

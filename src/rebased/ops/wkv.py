@@ -10,6 +10,7 @@ from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton
 from rebased.ops.checks import INPUT_DTYPES, check_key_mask, check_switches
 from rebased.ops.dtypes import no_autocast, sums_dtype
 from rebased.ops.scan_common import check_floats, check_like, check_state_dtype
+from rebased.ops.state import check_sizes
 from rebased.ops.wkv_chunk import LOWEST, log_denominator, weights
 from rebased.ops.wkv_operator import no_triton_for, sum_dtype, weighted_average
 
@@ -36,11 +37,7 @@ def initial_wkv_state(
     batch_size: int, width: int, *, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
 ) -> WKVState:
     """The state before the first token, for inputs of ``dtype``: sums are float32 unless that is float64."""
-    for name, size, least in (("batch_size", batch_size, 0), ("width", width, 1)):
-        if isinstance(size, float):
-            raise TypeError(f"{name} is {size}; it must be an integer")
-        if size < least:
-            raise ValueError(f"{name}={size} must be at least {least}")
+    check_sizes(batch_size, width=width)
     if dtype not in INPUT_DTYPES:
         raise ValueError(f"dtype={dtype} is unknown; it may be float16, bfloat16, float32 or float64")
     numerator, denominator = (torch.zeros(batch_size, width, device=device, dtype=sums_dtype(dtype)) for _ in range(2))

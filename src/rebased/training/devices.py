@@ -4,15 +4,17 @@ import contextlib
 
 import torch
 
-__all__ = ["DEVICES", "choose_device", "current", "device_of_worker"]
+__all__ = ["DEVICES", "DEVICE_KINDS", "choose_device", "current", "device_of_worker"]
 
-DEVICES = ("auto", "cpu", "cuda", "cuda:<index>")
+DEVICE_KINDS = ("auto", "cpu", "cuda")
+"""What may be asked for where others say which GPU: a cluster, or the environment of a process."""
+DEVICES = (*DEVICE_KINDS, "cuda:<index>")
 
 
 def choose_device(name: str) -> str:
     """What trains: "auto" is CUDA where there is one. ValueError for what this machine lacks or nobody knows."""
     kind, colon, index = name.partition(":")
-    if name not in DEVICES[:3] and not (kind == "cuda" and index.isdecimal()):
+    if name not in DEVICE_KINDS and not (kind == "cuda" and index.isdecimal()):
         raise ValueError(f"device={name!r} is unknown; it may be {', '.join(DEVICES)}")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rebased.locks import locked
-from rebased.runs import write_text
+from rebased.runs import write_json
 from rebased.training.folders import SweepFolder, model_of, name_of
 from rebased.training.recall import RecallConfig
 
@@ -83,8 +83,7 @@ def extend_plan(
         left = _unplanned(unfinished, groups)  # others may have planned some meanwhile
         if left:
             groups += _grouped(left, found, at_most=-(-len(left) // num_workers))
-            plan = {"groups": [group.to_dict() for group in groups]}
-            write_text(folder.plan, json.dumps(plan, indent=2, allow_nan=False) + "\n")
+            write_json(folder.plan, {"groups": [group.to_dict() for group in groups]})
     return [group for group in groups if not wanted.keys().isdisjoint(group.run_names)]
 
 

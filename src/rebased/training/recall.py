@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from inspect import signature
 from typing import Any, Self
 
-from rebased.layers.checks import check_positive, check_size
+from rebased.layers.checks import check_choice, check_not_negative, check_positive, check_size
 from rebased.models import LayerConfig, ModelConfig, preset
-from rebased.models.config import check_names
+from rebased.models.config import check_names, required_fields
 from rebased.models.stacks import STACKS
 from rebased.tasks import TASKS, Examples
 
@@ -76,16 +76,14 @@ class RecallConfig:
                 raise ValueError(f"{name}={value!r} must be a number")
             object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0, 0 and -0.0 are one run
         check_positive("learning_rate", self.learning_rate)
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay={self.weight_decay} must be finite and not negative")
+        check_not_negative("weight_decay", self.weight_decay)
         if not 0 < self.stop_above <= 1:
             raise ValueError(f"stop_above={self.stop_above} must be above 0 and at most 1")
         try:
             re.compile(self.watch)
         except (re.error, TypeError) as error:
             raise ValueError(f"watch={self.watch!r} is no regular expression: {error}") from error
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
+        check_choice("dtype", self.dtype, DTYPES)
         if self.train_seed == self.test_seed:
             raise ValueError(f"train_seed and test_seed are both {self.train_seed}: the test set would be known")
         if self.stack not in STACKS:
@@ -165,15 +163,15 @@ class RecallConfig:
 
     def identity(self) -> dict[str, Any]:
         """The fields that differ from their defaults, which name the run. So a new field renames no earlier run."""
+        required = required_fields(type(self))
         defaults = {x.name: {} if x.default is MISSING else x.default for x in fields(self)}
-        required = ("stack", "d_model", "seq_len", "learning_rate", "seed")
         return {name: x for name, x in self.to_dict().items() if name in required or x != defaults[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
         check_names(cls, values)
-        missing = [name for name in ("stack", "d_model", "seq_len", "learning_rate", "seed") if name not in values]
+        missing = [name for name in required_fields(cls) if name not in values]
         if missing:
             raise ValueError(f"a run needs {', '.join(missing)}")
         return cls(**values)

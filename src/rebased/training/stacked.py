@@ -37,7 +37,6 @@ class StackedModels:
         autocast: torch.dtype | None = None,
         compile: bool = False,
     ) -> None:
-        self.config = config
         self.device = torch.device(device)
         self.dtype = dtype
         self._autocast = autocast

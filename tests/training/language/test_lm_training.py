@@ -270,13 +270,13 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
         ({"steps": 0}, "steps=0 must be an integer, 1 or more"),
         ({"seq_len": 1}, "leaves nothing to predict"),
         ({"warmup_steps": 12}, "warmup_steps=12 must be less than steps=12"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0 must be finite and positive"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 must be positive and finite"),
         ({"clip": math.nan}, "clip=nan must be finite"),
         ({"beta2": 1.0}, "beta2=1.0 must be from 0 to below 1"),
         ({"final_learning_rate": 2.0}, "is a fraction"),
         ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
         ({"seed": 2**32}, r"seed=4294967296 must be less than 2\*\*32"),
-        ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be bfloat16 or float32"),
+        ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be 'bfloat16', 'float32'"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value[:30],
 )
@@ -367,6 +367,7 @@ def command(*arguments: str) -> tuple[int, str]:
 
 def test_the_greatest_seed(tmp_path: Path) -> None:
     train_small(tmp_path, small_run(seed=2**32 - 1, steps=1, warmup_steps=0))
+    assert len(losses(tmp_path)) == 1
 
 
 def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None:
@@ -390,7 +391,7 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
         (["--steps", "3", "--tokens", "5"], 2, "give --steps or --tokens, not both"),
         (["--set", "hidden_size"], 2, "'hidden_size' must be of the form name=value"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
-        (["--learning-rate", "0"], 2, "learning_rate=0.0 must be finite and positive"),
+        (["--learning-rate", "0"], 2, "learning_rate=0.0 must be positive and finite"),
         (["--final-learning-rate", "2"], 2, "final_learning_rate=2.0 is a fraction"),
         (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
         (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),

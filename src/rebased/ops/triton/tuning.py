@@ -12,7 +12,7 @@ class Tile:
     """How a kernel works through its rows; sizes are powers of two."""
 
     rows: int
-    """Queries, for gradients of keys keys, that a program has at a time; a divisor of the chunk."""
+    """Queries, or keys where their gradients are computed, that a program has at a time; a divisor of the chunk."""
     columns: int
     """What they meet at a time; a divisor of ``rows``, or where queries are few, of the chunk."""
     num_i: int

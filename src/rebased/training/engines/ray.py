@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rebased.training.devices import DEVICE_KINDS
 from rebased.training.engines.engine import TRIES, attempt
 from rebased.training.events import Failed, Report
 from rebased.training.execute import GroupTask
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Ray"]
 
-DEVICES = ("auto", "cpu", "cuda")
-"""Ray itself says which GPU."""
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
@@ -27,8 +26,8 @@ class Ray:
     """
 
     def __init__(self, device: str = "auto", *, jobs: int = 1, address: str | None = None) -> None:
-        if device not in DEVICES:
-            raise ValueError(f"device={device!r} is unknown to engine='ray'; it may be {', '.join(DEVICES)}")
+        if device not in DEVICE_KINDS:  # Ray itself says which GPU
+            raise ValueError(f"device={device!r} is unknown to engine='ray'; it may be {', '.join(DEVICE_KINDS)}")
         try:
             import ray
         except ImportError as error:

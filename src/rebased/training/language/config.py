@@ -1,8 +1,9 @@
 """What a run is, and how it is run."""
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from rebased.layers.checks import check_choice, check_not_negative, check_positive
 
 __all__ = ["DTYPES", "LanguageRunConfig", "RunOptions", "steps_for"]
 
@@ -51,12 +52,9 @@ class LanguageRunConfig:
             _check_integer(name, getattr(self, name), least=0)
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be less than 2**32, which is all that numpy takes")
-        for name in ("learning_rate", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0 or (name == "learning_rate" and value == 0):
-                raise ValueError(
-                    f"{name}={value} must be finite and {'positive' if name[0] == 'l' else 'not negative'}"
-                )
+        check_positive("learning_rate", self.learning_rate)
+        for name in ("weight_decay", "clip"):
+            check_not_negative(name, getattr(self, name))
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be from 0 to below 1")
@@ -64,8 +62,7 @@ class LanguageRunConfig:
             raise ValueError(f"final_learning_rate={self.final_learning_rate} is a fraction; it must be from 0 to 1")
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} must be less than steps={self.steps}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {' or '.join(DTYPES)}")
+        check_choice("dtype", self.dtype, DTYPES)
 
     @property
     def tokens_per_step(self) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora import Corpus
-from rebased.runs import TRAINING, check_vacant, write_text
+from rebased.runs import TRAINING, check_vacant, sync, write_json
 from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 
@@ -74,7 +74,7 @@ def has_begun(folder: Path) -> bool:
 
 def begin(folder: Path, described: dict[str, Any]) -> None:
     if not has_begun(folder):
-        write_text(folder / RUN, json.dumps(described, indent=2) + "\n")
+        write_json(folder / RUN, described)
 
 
 def read_training(folder: Path) -> dict[str, Any] | None:
@@ -84,7 +84,7 @@ def read_training(folder: Path) -> dict[str, Any] | None:
 
 
 def write_training(folder: Path, facts: dict[str, Any]) -> None:
-    write_text(folder / TRAINING, json.dumps(facts, indent=2) + "\n")
+    write_json(folder / TRAINING, facts)
 
 
 def adopt_model(source: Path, folder: Path) -> None:
@@ -94,8 +94,7 @@ def adopt_model(source: Path, folder: Path) -> None:
         target = folder / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
         os.replace(path, target)
     shutil.rmtree(source)
 

@@ -12,6 +12,8 @@ __all__ = ["Records", "open_records"]
 
 
 class Records:
+    """A process's part in what is written of a run: all of it in the main one, nothing in others."""
+
     def __init__(self, metrics: MetricsFile | None = None, boards: Sequence[Board] = ()) -> None:
         self._metrics = metrics
         self._boards = boards

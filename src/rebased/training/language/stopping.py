@@ -16,6 +16,8 @@ _SECONDS = 5.0
 
 @dataclass
 class Stop:
+    """Whether a signal has asked the run to stop."""
+
     is_asked: bool = False
 
 

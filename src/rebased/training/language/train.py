@@ -25,11 +25,13 @@ from rebased.training.language.job import Job, plan_job
 from rebased.training.language.layout import Layout
 from rebased.training.language.metrics import StepRecord, read_metrics
 from rebased.training.language.order import Order
-from rebased.training.language.records import open_records
+from rebased.training.language.records import Records, open_records
 from rebased.training.language.stopping import stopping_after_a_step
 from rebased.training.language.validation import LOGITS_AT_A_TIME, shares, validation_loss
 
 if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
     from rebased.hf import RebasedForCausalLM
     from rebased.training.language.trainer import LanguageTrainer
 
@@ -101,7 +103,7 @@ def _make_model(job: Job) -> "RebasedForCausalLM":
 
 def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, Any]:
     from rebased.training.language.observer import Observer
-    from rebased.training.language.trainer import LanguageTrainer, training_arguments
+    from rebased.training.language.trainer import training_arguments
 
     config, options, processes = job.config, job.options, job.processes
     folder = job.out / CHECKPOINTS
@@ -113,13 +115,7 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
     if finished is not None:
         _leave()
         return finished
-    if processes.is_main:
-        run_folder.begin(job.out, job.described)
-        prune(folder)
-    _wait()
-    checkpoint = last_checkpoint(folder)
-    if checkpoint is not None:
-        check_readable(checkpoint)
+    checkpoint = _begin_or_go_on(job, folder)
     first_step = 0 if checkpoint is None else step_of(checkpoint)
     num_parameters = sum(x.numel() for x in model.parameters())
     describe = partial(_describe, job, num_parameters, dataclasses.asdict(describe_environment(place)))
@@ -135,17 +131,7 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
             if processes.is_main:
                 report(record)
 
-        trainer = LanguageTrainer(
-            config,
-            keep=options.keep,
-            before_saving=records.sync,
-            describe=lambda folder, step: run_folder.write_training(folder, describe(step)),
-            model=model,
-            args=arguments,
-            train_dataset=Order(job.windows, seed=config.seed, num_sequences=config.steps * config.batch_size),
-            data_collator=collate if config.crossing else collate_packed,
-            processing_class=job.corpus.tokenizer(),
-        )
+        trainer = _make_trainer(job, model, arguments, records, describe)
         trainer.add_callback(
             Observer(
                 tokens_per_step=config.tokens_per_step,
@@ -178,6 +164,41 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
         run_folder.write_training(job.out, facts)
     _leave()
     return facts
+
+
+def _begin_or_go_on(job: Job, folder: Path) -> Path | None:
+    """The checkpoint to go on from, if there is one, once nothing is left that does not count."""
+    if job.processes.is_main:
+        run_folder.begin(job.out, job.described)
+        prune(folder)
+    _wait()
+    checkpoint = last_checkpoint(folder)
+    if checkpoint is not None:
+        check_readable(checkpoint)
+    return checkpoint
+
+
+def _make_trainer(
+    job: Job,
+    model: "RebasedForCausalLM",
+    arguments: "TrainingArguments",
+    records: Records,
+    describe: Callable[[int], dict[str, Any]],
+) -> "LanguageTrainer":
+    from rebased.training.language.trainer import LanguageTrainer
+
+    config = job.config
+    return LanguageTrainer(
+        config,
+        keep=job.options.keep,
+        before_saving=records.sync,
+        describe=lambda folder, step: run_folder.write_training(folder, describe(step)),
+        model=model,
+        args=arguments,
+        train_dataset=Order(job.windows, seed=config.seed, num_sequences=config.steps * config.batch_size),
+        data_collator=collate if config.crossing else collate_packed,
+        processing_class=job.corpus.tokenizer(),
+    )
 
 
 def _describe(job: Job, num_parameters: int, environment: dict[str, Any], step: int) -> dict[str, Any]:

@@ -29,6 +29,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LanguageTrainer(Trainer):
+    """Trains on the dataset in its own order, by our schedule; a checkpoint counts once it is whole and marked."""
+
     def __init__(
         self,
         config: LanguageRunConfig,

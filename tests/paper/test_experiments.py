@@ -10,7 +10,7 @@ from paper_cases import make_run, tiny
 from rebased.analysis.pages import Section, Table
 from rebased.models import STACKS
 from rebased.paper.conduct import conduct, sweep_folder
-from rebased.paper.experiment import SCALES, Experiment
+from rebased.paper.experiment import SCALES, Experiment, Material
 from rebased.paper.findings import Findings, findings_path, machines_of, read_findings
 from rebased.paper.ledger import LEDGER
 from rebased.paper.registry import EXPERIMENTS, find_experiments
@@ -45,7 +45,21 @@ def test_the_small_runs_are_among_the_papers() -> None:
 
 def test_table_1_is_the_papers() -> None:
     assert len(EXPERIMENTS["table1"].configs("paper")) == 960
-    assert len(EXPERIMENTS["table1"].configs("small")) == 6 * 4 * 5 * 2 + 6 * 2 * 2  # the longer length at one width
+    assert (
+        len(EXPERIMENTS["table1"].configs("small")) == 6 * 4 * 5 * 2 + 2 * 2 * 3 * 2
+    )  # two kernels at the longer length
+
+
+def test_table_1s_longer_length_can_show_a_difference() -> None:
+    """Its grid has runs enough for the test of pairs, if all of them go one way."""
+    runs = [
+        make_run(**config.to_dict() | {"accuracy": 0.8 if config.stack == "rebased" else 0.5})
+        for config in EXPERIMENTS["table1"].configs("small")
+        if config.seq_len == 2048
+    ]
+    material = Material(scale="small", runs=tuple(runs), out=Path("nowhere"), device="cpu")
+    (found,) = EXPERIMENTS["table1"].measure(material)["comparisons"]["2048"]["tuned"]
+    assert (found["verdict"], found["adjusted_p"]) == ("b better", 2 / 2**6)
 
 
 @pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)

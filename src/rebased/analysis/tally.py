@@ -37,7 +37,7 @@ class Tally:
 
     def __init__(self, num_windows: int, num_sets: int, length: int) -> None:
         """``length``: of a window, which says how many buckets there are."""
-        self.num_windows, self.num_sets = num_windows, num_sets
+        self.num_windows = num_windows
         self.num_buckets = int(bucket_of(np.array(length - 1))) + 1
         shape = (num_windows, num_sets, self.num_buckets, 2)
         self._nats, self._counts, self._bytes = (np.zeros(shape) for _ in range(3))

@@ -7,7 +7,7 @@ from typing import Any, Generic, Self, TypeVar, get_args
 
 from rebased.bench.timing import Timing
 from rebased.environment import Environment
-from rebased.runs import write_json
+from rebased.files import write_json
 
 __all__ = ["BenchResult", "Result", "read_record"]
 

@@ -16,7 +16,7 @@ from rebased.cli.console import STOPPED, fail, in_options, make_console, make_fo
 from rebased.cli.evaluation_table import print_evaluation
 from rebased.cli.model_folder import check_model_folder
 from rebased.environment import describe_environment
-from rebased.runs import write_json
+from rebased.files import write_json
 from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.packages import require_packages
 

@@ -15,6 +15,7 @@ from rebased.cli.fitting import new_table, print_fitting
 from rebased.cli.numbers import count
 from rebased.cli.section import print_section
 from rebased.cli.train import Device, EngineName, Jobs, RayAddress, choose_engine, progress
+from rebased.files import write_text
 from rebased.paper import figures
 from rebased.paper.conduct import conduct, num_finished
 from rebased.paper.experiment import SCALES, Experiment
@@ -23,7 +24,6 @@ from rebased.paper.ledger import Entry, read_ledger
 from rebased.paper.registry import EXPERIMENTS, KNOWN, find_experiments
 from rebased.paper.report import render_paper_report
 from rebased.paper.selection import select
-from rebased.runs import write_text
 from rebased.training.devices import choose_device
 from rebased.training.folders import name_of
 

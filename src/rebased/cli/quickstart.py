@@ -21,8 +21,9 @@ from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
 from rebased.environment import describe_environment
+from rebased.files import write_text
 from rebased.paper import figure2, figures
-from rebased.runs import Run, write_text
+from rebased.runs import Run
 from rebased.training.devices import choose_device
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.log import read_log

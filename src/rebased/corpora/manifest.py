@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rebased.runs import write_json
+from rebased.files import write_json
 
 __all__ = [
     "MANIFEST",

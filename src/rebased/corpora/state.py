@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora.manifest import SPLITS, StoredFile
-from rebased.runs import write_json
+from rebased.files import write_json
 
 __all__ = ["STATE", "OpenDocument", "SplitState", "State", "read_state", "write_state"]
 

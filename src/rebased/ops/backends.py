@@ -154,3 +154,12 @@ def _warn_once() -> None:
         "Triton is not installed: kernel attention on CUDA uses the slower 'chunked' backend (pip install triton)",
         stacklevel=4,
     )
+
+
+def no_tuples() -> str | None:
+    """Why these kernels cannot run: tuples of tensors came with Triton 3.3, torch 2.6 with an earlier one."""
+    if not HAS_TRITON:
+        return None  # there is a better reason
+    import triton.language
+
+    return None if hasattr(triton.language, "tuple") else "needs Triton 3.3 or later"

@@ -5,6 +5,7 @@ input: they run when the numbers are there, also inside a compiled graph.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,6 +55,31 @@ def check_same_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
             raise ValueError(f"{name} has dtype {x.dtype}, q has {q.dtype}; outside autocast they must agree")
+
+
+def check_floats(name: str, x: Tensor, axes: str) -> None:
+    """A tensor of numbers, of at least size 1 on its last axis, whose axes are named, e.g. ``B T M``."""
+    names = axes.split()
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; it must be a tensor")
+    check_dtype(name, x)
+    if x.ndim != len(names):
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; it must have {len(names)} axes ({', '.join(names)})")
+    if x.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; its last axis must not be empty")
+
+
+def check_like(name: str, x: Tensor, shape: Sequence[int], first_name: str, first: Tensor) -> None:
+    """Shape, and that x is where the first tensor is."""
+    if tuple(x.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {tuple(shape)} to go with {first_name}")
+    if x.device != first.device:
+        raise ValueError(f"{name} is on {x.device}, {first_name} on {first.device}; all must be on one device")
+
+
+def check_state_dtype(name: str, x: Tensor, dtype: torch.dtype) -> None:
+    if x.dtype != dtype:
+        raise ValueError(f"{name} has dtype {x.dtype}; these inputs need {dtype}")
 
 
 def check_settings(kernel: Kernel, scale: float | None, eps: float, **switches: bool) -> None:

@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
+from rebased.ops.backends import TORCH_OR_TRITON, check_name, no_tuples, require_triton, runs_on_triton
+from rebased.ops.checks import check_floats, check_like
 from rebased.ops.dtypes import compute_dtype
 from rebased.ops.opaque import define_operator
 from rebased.ops.replicas import join_replicas
-from rebased.ops.scan_common import check_floats, check_like, no_tuples
 
 __all__ = ["conv_silu"]
 

@@ -11,10 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
+from rebased.ops.checks import check_floats, check_like
 from rebased.ops.dtypes import autocast_inputs, compute_dtype
 from rebased.ops.opaque import define_operator
+from rebased.ops.pieces import pieces
 from rebased.ops.replicas import join_replicas
-from rebased.ops.scan_common import check_floats, check_like, pieces
 
 __all__ = ["linear_cross_entropy"]
 

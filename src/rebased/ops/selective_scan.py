@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton, runs_on_triton
-from rebased.ops.checks import check_switches
+from rebased.ops.backends import TORCH_OR_TRITON, check_name, no_tuples, require_triton, runs_on_triton
+from rebased.ops.checks import check_floats, check_like, check_state_dtype, check_switches
 from rebased.ops.dtypes import compute_dtype, no_autocast
 from rebased.ops.opaque import define_operator
+from rebased.ops.pieces import pieces
 from rebased.ops.recurrence import linear_recurrence_
 from rebased.ops.replicas import join_replicas
-from rebased.ops.scan_common import check_floats, check_like, check_state_dtype, no_tuples, pieces
 
 __all__ = ["selective_scan", "selective_scan_step"]
 

@@ -7,9 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rebased.ops.backends import TORCH_OR_TRITON, check_name, require_triton
-from rebased.ops.checks import INPUT_DTYPES, check_key_mask, check_switches
+from rebased.ops.checks import INPUT_DTYPES, check_floats, check_key_mask, check_like, check_state_dtype, check_switches
 from rebased.ops.dtypes import no_autocast, sums_dtype
-from rebased.ops.scan_common import check_floats, check_like, check_state_dtype
 from rebased.ops.state import check_sizes
 from rebased.ops.wkv_chunk import LOWEST, log_denominator, weights
 from rebased.ops.wkv_operator import no_triton_for, sum_dtype, weighted_average

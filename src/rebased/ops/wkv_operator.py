@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rebased.ops.backends import runs_on_triton
+from rebased.ops.backends import no_tuples, runs_on_triton
 from rebased.ops.dtypes import sums_dtype
 from rebased.ops.opaque import define_operator
+from rebased.ops.pieces import pieces
 from rebased.ops.replicas import join_replicas
-from rebased.ops.scan_common import no_tuples, pieces
 from rebased.ops.wkv_chunk import LOWEST, ChunkSums
 
 __all__ = ["no_triton_for", "sum_dtype", "weighted_average"]

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from rebased.files import write_text
 from rebased.models.config import check_names
 from rebased.paper.card_time import share_time
-from rebased.runs import Run, write_text
+from rebased.runs import Run
 from rebased.training.folders import SweepFolder
 from rebased.training.log import read_log
 from rebased.training.plan import read_plan

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from rebased.files import write_text
 from rebased.locks import locked
 from rebased.paper.watched import Watched, watched_moments
-from rebased.runs import Run, write_text
+from rebased.runs import Run
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.recall import RecallConfig
 

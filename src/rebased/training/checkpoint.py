@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rebased.runs import replacing
+from rebased.files import replacing
 from rebased.training.replicas import Record
 
 __all__ = ["Checkpoint", "History", "read_checkpoint", "write_checkpoint"]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from rebased.files import write_json
 from rebased.locks import locked
-from rebased.runs import write_json
 from rebased.training.folders import SweepFolder, model_of, name_of
 from rebased.training.recall import RecallConfig
 

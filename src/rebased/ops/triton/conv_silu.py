@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rebased.ops.triton.conv_silu_kernels import conv_silu_backward_kernel, conv_silu_forward_kernel
 from rebased.ops.triton.launch import Launcher
-from rebased.ops.triton.rows import has_rows, strides_of, with_rows
+from rebased.ops.triton.rows import copied, rows_for, strides_of, with_rows
 
 FORWARD_WIDTH = 64
 """Channels of a program, two for each thread of a warp; fewer where there are fewer."""
@@ -25,19 +25,19 @@ BACKWARD_REGISTERS = 96
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     y = torch.empty_like(x)
-    written = y if has_rows(y) else x.new_empty(x.shape)
+    written = rows_for(y)
     x = with_rows(x)
     width, span, num_programs, sizes = _grid(x, FORWARD_WIDTH, FORWARD_STEPS)
     run = _launcher("forward", weight.shape[-1], width, span)
     run(num_programs, [x, weight.contiguous(), bias.contiguous(), written], [*sizes, *strides_of(x, written)], [])
-    return y if written is y else y.copy_(written)
+    return copied(y, written)
 
 
 def backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, the weight and the bias."""
     (B, _, G, W), K = x.shape, weight.shape[-1]
     dx = torch.empty_like(x)
-    written = dx if has_rows(dx) else x.new_empty(x.shape)
+    written = rows_for(dx)
     dy, x = with_rows(dy), with_rows(x)
     width, span, num_programs, sizes = _grid(x, BACKWARD_WIDTH, BACKWARD_STEPS)
     partial = x.new_empty(B, sizes[-1], G, K + 1, W, dtype=torch.float32)
@@ -46,7 +46,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tenso
     sums = partial.sum(dim=(0, 1))
     # Compiled code takes the strides of whole tensors for granted.
     dweight, dbias = (x.contiguous() for x in (sums[:, :K].transpose(1, 2), sums[:, K]))
-    return dx if written is dx else dx.copy_(written), dweight.to(weight.dtype), dbias.to(bias.dtype)
+    return copied(dx, written), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
 def _grid(x: Tensor, most_width: int, steps: int) -> tuple[int, int, int, list[int]]:

@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from rebased.ops.triton.launch import Launcher
-from rebased.ops.triton.rows import has_rows, with_rows
+from rebased.ops.triton.rows import copied, rows_for, with_rows
 from rebased.ops.triton.selective_scan_kernels import selective_scan_backward_kernel, selective_scan_forward_kernel
 
 TILE_STATES = 128
@@ -49,7 +49,7 @@ def forward(
     """y, the last state, and the states before each chunk and after the last."""
     B, T = x.shape[:2]
     y = torch.empty_like(x)
-    written = y if has_rows(y) else x.new_empty(x.shape)
+    written = rows_for(y)
     last = x.new_empty(B, *A.shape, dtype=torch.float32)
     kept = last.new_empty(B, triton.cdiv(T, chunk) + 1, *A.shape)
     x, dt, b, c = (with_rows(tensor) for tensor in (x, dt, b, c))
@@ -62,7 +62,7 @@ def forward(
         [T, x.shape[2], *_strides_of(x, dt, b, c, written)],
         [],
     )
-    return y if written is y else y.copy_(written), last, kept
+    return copied(y, written), last, kept
 
 
 def backward(
@@ -80,7 +80,7 @@ def backward(
     """Gradients of x, dt, A, b, c and the first state."""
     (B, T, G, M), N = x.shape, A.shape[-1]
     dx, ddt, db, dc = (torch.empty_like(tensor) for tensor in (x, dt, b, c))
-    written_dx, written_ddt = (grad if has_rows(grad) else grad.new_empty(x.shape) for grad in (dx, ddt))
+    written_dx, written_ddt = rows_for(dx), rows_for(ddt)
     dy, x, dt, b, c = (with_rows(tensor) for tensor in (dy, x, dt, b, c))
     rows, columns = {"DY": dy, "X": x, "DT": dt, "DX": written_dx, "DDT": written_ddt}, {"B": b, "C": c}
     tile = tile or _tile(x, A, chunk, BACKWARD_OUTER, BACKWARD_REGISTERS)
@@ -97,12 +97,9 @@ def backward(
         [T, G, *_strides_of(dy, x, dt, b, c, written_dx, written_ddt)],
         [],
     )
-    for grad, written in ((dx, written_dx), (ddt, written_ddt)):
-        if written is not grad:
-            grad.copy_(written)
     for grad, partial in ((db, partial_db), (dc, partial_dc)):
         grad.copy_(partial.sum(dim=3).transpose(1, 2))
-    return dx, ddt, dA.sum(dim=0).to(A.dtype), db, dc, dstate
+    return copied(dx, written_dx), copied(ddt, written_ddt), dA.sum(dim=0).to(A.dtype), db, dc, dstate
 
 
 def _strides_of(*tensors: Tensor) -> list[int]:

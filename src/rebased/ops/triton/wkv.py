@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from rebased.ops.triton.launch import Launcher
-from rebased.ops.triton.rows import has_rows, strides_of, with_rows
+from rebased.ops.triton.rows import copied, rows_for, strides_of, with_rows
 from rebased.ops.triton.wkv_kernels import wkv_backward_kernel, wkv_forward_kernel
 
 WIDTH = 32
@@ -32,7 +32,7 @@ def forward(
     """Output, the last state's tensors, and the states before each chunk and after the last, (B, ·, 3, G, M)."""
     B, T, G, M = k.shape
     out = torch.empty_like(v)
-    written = out if has_rows(out) else v.new_empty(v.shape)
+    written = rows_for(out)
     states = k.new_empty(B, triton.cdiv(T, chunk) + 1, 3, G, M, dtype=torch.float32)
     last = states.new_empty(3, B, G, M)
     k, v = with_rows(k), with_rows(v)
@@ -47,7 +47,7 @@ def forward(
         [B, T, G, M, num_blocks, *strides_of(k, v, written), *mask_strides],
         [],
     )
-    return out if written is out else out.copy_(written), last[0].clone(), last[1].clone(), last[2].clone(), states
+    return copied(out, written), last[0].clone(), last[1].clone(), last[2].clone(), states
 
 
 def backward(
@@ -65,7 +65,7 @@ def backward(
     """Gradients of k, v, decay, bonus and the first state's tensors."""
     B, T, G, M = k.shape
     dk, dv = torch.empty_like(k), torch.empty_like(v)
-    written_dk, written_dv = (grad if has_rows(grad) else grad.new_empty(k.shape) for grad in (dk, dv))
+    written_dk, written_dv = rows_for(dk), rows_for(dv)
     ddecay, dbonus = (states.new_empty(B, G, M) for _ in range(2))
     dfirst = states.new_empty(3, B, G, M)
     dout, k, v = with_rows(dout), with_rows(k), with_rows(v)
@@ -85,11 +85,15 @@ def backward(
         [B, T, G, M, num_blocks, *strides_of(dout, k, v, written_dk, written_dv), *mask_strides],
         [],
     )
-    for grad, written in ((dk, written_dk), (dv, written_dv)):
-        if written is not grad:
-            grad.copy_(written)
     sums = ddecay.sum(dim=0).to(decay.dtype), dbonus.sum(dim=0).to(bonus.dtype)
-    return dk, dv, *sums, dfirst[0].clone(), dfirst[1].clone(), dfirst[2].clone()
+    return (
+        copied(dk, written_dk),
+        copied(dv, written_dv),
+        *sums,
+        dfirst[0].clone(),
+        dfirst[1].clone(),
+        dfirst[2].clone(),
+    )
 
 
 def _mask(key_mask: Tensor | None, k: Tensor) -> tuple[Tensor, list[int]]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from rebased.files import write_text
 from rebased.locks import LockedError
-from rebased.runs import write_text
 from rebased.training.events import Elsewhere, Failed, Report
 from rebased.training.execute import GroupTask, train_group
 from rebased.training.folders import SweepFolder

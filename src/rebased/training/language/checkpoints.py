@@ -4,7 +4,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from rebased.runs import sync, write_text
+from rebased.files import sync, write_text
 
 __all__ = [
     "CHECKPOINTS",

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rebased.corpora import Corpus
-from rebased.runs import TRAINING, check_vacant, sync, write_json
+from rebased.files import sync, write_json
+from rebased.runs import TRAINING, check_vacant
 from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_checkpoint
 from rebased.training.language.config import LanguageRunConfig
 

@@ -160,6 +160,17 @@ def test_the_interval_is_what_the_test_does_not_refuse() -> None:
     assert (moved.low, moved.high) == pytest.approx((low + 0.25, high + 0.25), abs=1e-4)
 
 
+def test_the_interval_ends_where_the_test_does_however_far_that_is() -> None:
+    """Of few runs that learn all or nothing, an end may be at more than twice the range of all accuracies."""
+    generator = np.random.default_rng(1400)
+    a, b = ([np.round(generator.beta(0.3, 0.3, (3, 2)) * 256) / 256 for _ in range(2)] for _ in "ab")
+    found = flip_interval(a, b)
+    assert found is not None
+    assert found.estimate - found.low > 2
+    for shift, is_refused in ((found.low - 1e-3, True), (found.low + 1e-3, False)):
+        assert (rate_flip_test(a, [table + shift for table in b]).p_value < 0.05) == is_refused
+
+
 def test_few_runs_have_no_interval() -> None:
     generator = np.random.default_rng(2)
     assert flip_interval(tables(generator, [5], 2), tables(generator, [5], 2)) is None

@@ -47,7 +47,7 @@ class Comparison:
     num_runs: int
     """Size and seed pairs that both have, at the same learning rates."""
     num_left_out: int
-    """Those that one has and the other has not."""
+    """Those of either that are not compared: the other lacks them, or has them at other learning rates."""
     test: SignFlip
     adjusted_p: float
     """Holm's, over all pairs compared together."""

@@ -8,7 +8,7 @@ from typing import Any
 from rebased.analysis.comparison import ByRate, Comparison, compare_kernels
 from rebased.paper.experiment import Data, Material
 from rebased.paper.recall_cells import describe_cells
-from rebased.paper.recipes import PAPER, SMOKE
+from rebased.paper.recipes import ALPHA, PAPER, SMOKE
 
 __all__ = ["GRIDS", "KERNELS", "STUCK", "measure"]
 
@@ -79,7 +79,9 @@ def _compare(cells: Sequence[Data], length: int) -> Data:
         "untuned": {run: statistics.fmean(by_rate.values()) for run, by_rate in runs.items()},
         "learned": {run: statistics.fmean(x >= STUCK for x in by_rate.values()) for run, by_rate in runs.items()},
     }
-    return {name: [_comparison(each) for each in compare_kernels(values)] for name, values in outcomes.items()}
+    return {
+        name: [_comparison(each) for each in compare_kernels(values, alpha=ALPHA)] for name, values in outcomes.items()
+    }
 
 
 def _comparison(each: Comparison) -> Data:

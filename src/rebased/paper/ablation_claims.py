@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from rebased.analysis.pages import Claim
 from rebased.paper.ablation import KERNELS
 from rebased.paper.experiment import Data
-from rebased.paper.kernel_pairs import ALPHA, can_show, winner
+from rebased.paper.kernel_pairs import can_show, winner
 from rebased.paper.published import TABLE_1, TABLE_1_SEEDS
 from rebased.paper.published_gaps import Gap, published_gaps
 from rebased.paper.recall_cells import listed
+from rebased.paper.recipes import ALPHA
 
 __all__ = ["ablation_claims"]
 

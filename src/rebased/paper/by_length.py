@@ -13,7 +13,7 @@ from rebased.analysis.sign_flip import SignFlip, sign_flip_test
 from rebased.paper.experiment import Data, Material
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.recall_cells import describe_cells, listed, seeds_text, spread_text
-from rebased.paper.recipes import PAPER, SMOKE
+from rebased.paper.recipes import ALPHA, PAPER, SMOKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +30,6 @@ __all__ = [
     "picture",
     "what_is_missing",
 ]
-
-ALPHA = 0.05
 
 LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
 """Table 5: pairs of key and value by length."""

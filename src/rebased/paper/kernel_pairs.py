@@ -9,22 +9,22 @@ from rebased.analysis.pages import Cell, Table
 from rebased.paper.ablation import KERNELS, STUCK
 from rebased.paper.experiment import Data
 from rebased.paper.recall_cells import listed
+from rebased.paper.recipes import ALPHA
 
-__all__ = ["ABOUT_PAIRS", "ALPHA", "can_show", "pairs_parts", "winner"]
+__all__ = ["ABOUT_PAIRS", "can_show", "pairs_parts", "winner"]
 
-ALPHA = 0.05
 ABOUT_PAIRS = (
     "Kernels are compared in pairs, over the widths and seeds that both have, by a sign-flip test of all flips with "
     "Holm's correction for the number of pairs. A seed's accuracy is that of the learning rate which is best for the "
     "other seeds, chosen anew in every flip: the difference is one of such accuracies, not of the means above. What is "
     "beyond the accuracy that runs stop at does not count. The interval has the differences that the test alone does "
-    "not refuse at 5 %. A difference is marked where the corrected test shows it. Where many runs learn nothing and "
-    "the others much, the test finds little: that no difference is shown does not mean that there is none."
+    f"not refuse at {ALPHA:.0%}. A difference is marked where the corrected test shows it. Where many runs learn "
+    "nothing and the others much, the test finds little: that no difference is shown does not mean that there is none."
 )
 
 
 def can_show(comparisons: Data) -> bool:
-    """Whether there are runs enough for any difference to be shown, however large: Holm's least p is that times all."""
+    """Whether any pair could be shown to differ: Holm multiplies the least p by the number of pairs."""
     return any(each["smallest_p"] * len(outcome) < ALPHA for outcome in comparisons.values() for each in outcome)
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from rebased.analysis.holm import holm
 from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import Data, Material
+from rebased.paper.recipes import ALPHA
 
 __all__ = [
-    "ALPHA",
     "KINDS",
     "NAMES",
     "TRAINED_ALIKE",
@@ -40,7 +40,6 @@ NAMES = {"attention": "Attention", "based": "Based", "rebased": "ReBased"}
 """Families of models, and what the paper calls them."""
 KINDS = {"all": "all", "ar": "AR", "non_ar": "non-AR"}
 """Of tokens."""
-ALPHA = 0.05
 TRAINED_ALIKE = ("tokens", "recipe", "corpus", "num_tokens", "config")
 """Runs that compare; ``recipe`` says how they were trained, ``num_tokens`` and ``config`` how they were evaluated."""
 _ALIKE = ("model", "parameters", "changes", *TRAINED_ALIKE)
@@ -104,6 +103,8 @@ def mean_text(runs: Sequence[Data], kind: str) -> str:
 class Ratio:
     """Perplexities of two models on one kind of tokens."""
 
+    groups: tuple[int, int]
+    """Their places among the groups compared: several may be of one model, trained in different ways."""
     a: str
     b: str
     """Of the models."""
@@ -116,25 +117,33 @@ class Ratio:
     """Holm's, over all ratios."""
 
     @property
-    def better(self) -> str | None:
-        """The model that is shown to be."""
+    def better_group(self) -> int | None:
+        """The one that is shown to be."""
         if self.adjusted_p >= ALPHA:
             return None
-        return self.a if self.log < 0 else self.b
+        return self.groups[0 if self.log < 0 else 1]
+
+    @property
+    def better(self) -> str | None:
+        """Its model."""
+        if self.better_group is None:
+            return None
+        return self.a if self.better_group == self.groups[0] else self.b
 
 
-def ratios(runs: Sequence[Data]) -> list[Ratio]:
-    """Of all models trained and evaluated alike, with several seeds."""
+def ratios(groups: Sequence[Sequence[Data]]) -> list[Ratio]:
+    """Of all groups of runs (`group_runs`) trained and evaluated alike, with several seeds."""
     found = []
-    for first, second in combinations([group for group in group_runs(runs) if group[0]["tokens"] is not None], 2):
-        if any(first[0][field] != second[0][field] for field in TRAINED_ALIKE):
+    for places in combinations(range(len(groups)), 2):
+        first, second = (groups[place] for place in places)
+        if first[0]["tokens"] is None or any(first[0][field] != second[0][field] for field in TRAINED_ALIKE):
             continue
         for kind in KINDS:
             logs = [[math.log(x) for run in each if (x := run["perplexity"][kind])] for each in (first, second)]
             if min(map(len, logs)) > 1:
                 (mean_a, sd_a), (mean_b, sd_b) = ((statistics.fmean(x), statistics.stdev(x)) for x in logs)
                 p = welch_p(mean_a, sd_a, len(logs[0]), mean_b, sd_b, len(logs[1]))
-                found.append((str(first[0]["model"]), str(second[0]["model"]), kind, mean_a - mean_b, p))
+                found.append((places, str(first[0]["model"]), str(second[0]["model"]), kind, mean_a - mean_b, p))
     if not found:
         return []
     adjusted = holm(np.array([p for *_, p in found]))

@@ -1,9 +1,11 @@
-"""Fields of runs that several experiments share."""
+"""What several experiments share: fields of their runs, and when a test says that something differs."""
 
 from typing import Any
 
-__all__ = ["PAPER", "SMOKE"]
+__all__ = ["ALPHA", "PAPER", "SMOKE"]
 
+ALPHA = 0.05
+"""A difference is shown where a test's p-value is below this."""
 PAPER: dict[str, Any] = {
     "learning_rate": [5e-4, 1e-3, 3e-3, 1e-2],
     "seed": [42, 43, 44, 45, 46],

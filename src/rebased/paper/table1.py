@@ -12,11 +12,11 @@ from rebased.paper.ablation import GRIDS, KERNELS, STUCK, measure
 from rebased.paper.ablation_claims import ablation_claims
 from rebased.paper.experiment import Data, Experiment
 from rebased.paper.figures import COLOURS, new_figure, tidy
-from rebased.paper.kernel_pairs import ABOUT_PAIRS, ALPHA, can_show, pairs_parts
+from rebased.paper.kernel_pairs import ABOUT_PAIRS, can_show, pairs_parts
 from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_1_SEEDS
 from rebased.paper.published_gaps import gaps_table
 from rebased.paper.recall_cells import seeds_text, spread_text, versions_text
-from rebased.paper.recipes import PAPER
+from rebased.paper.recipes import ALPHA, PAPER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

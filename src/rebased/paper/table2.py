@@ -38,7 +38,7 @@ def present(data: Data) -> Section:
     rows += [_row(group[0]["model"] or "unknown", group) for group in groups if family_of(group) not in NAMES]
     header = ("model", "parameters", "tokens", "seeds", "all", "AR", "non-AR")
     parts.append(Table.of("perplexity, mean ± standard deviation over seeds", header, rows))
-    compared = ratios(runs)
+    compared = ratios(groups)
     if compared:
         parts.append(
             "Models trained and evaluated alike are compared in pairs, by Welch's test of the logarithms of their "
@@ -46,7 +46,7 @@ def present(data: Data) -> Section:
         )
         parts.append(_pairs_table(compared))
     parts += _how_made(runs)
-    return Section("Table 2: language models", tuple(parts), language_claims(runs))
+    return Section("Table 2: language models", tuple(parts), language_claims(groups, compared))
 
 
 def _row(name: str, runs: Sequence[Data]) -> list[Cell | str]:

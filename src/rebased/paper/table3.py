@@ -15,6 +15,7 @@ from rebased.paper.map_pictures import draw_maps
 from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
 from rebased.paper.published import TABLE_3
 from rebased.paper.recall_cells import listed, over_seeds, seeds_text, spread_text
+from rebased.paper.recipes import ALPHA
 from rebased.runs import Run
 
 __all__ = ["MEASURES", "NUM_EXAMPLES", "TABLE3"]
@@ -24,7 +25,6 @@ NUM_EXAMPLES = {"smoke": 200, "small": 10_000, "paper": 10_000}
 """That are measured, by scale."""
 NUM_SHOWN = 3
 """That are drawn: one in Figure 5, the others in Figure 8."""
-ALPHA = 0.05
 
 
 def measure(material: Material) -> Data:

@@ -148,3 +148,18 @@ def test_a_run_of_the_ledger_is_not_trained_with_its_group(tmp_path: Path) -> No
 def test_nothing_finished_leaves_nothing(tmp_path: Path) -> None:
     assert carry_out(TABLE1, tmp_path, None).is_empty
     assert not list(tmp_path.iterdir())
+
+
+def test_a_smaller_grid_loses_no_findings(tmp_path: Path) -> None:
+    """Runs that nobody asks for any more are not missed; of those still asked for, each one is."""
+    everything, fewer = tiny(EXPERIMENTS["table1"], seed=[1, 2]), tiny(EXPERIMENTS["table1"], seed=[1])
+    carry_out(everything, tmp_path, Serial("cpu"))
+    assert carry_out(fewer, tmp_path, None).is_complete
+    carry_out(everything, tmp_path, None)
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    lost = name_of(fewer.configs("smoke")[0])
+    kept = [entry for name, entry in read_ledger(tmp_path).items() if name != lost]
+    (tmp_path / LEDGER).unlink()
+    write_ledger(tmp_path, kept)
+    with pytest.raises(ValueError, match="has findings of 12 runs, and only 5 are finished"):
+        carry_out(fewer, tmp_path, None)

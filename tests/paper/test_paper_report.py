@@ -17,7 +17,7 @@ from rebased.paper.experiment import SCALES, Experiment
 from rebased.paper.figure1 import FIGURE1
 from rebased.paper.figure4 import FIGURE4
 from rebased.paper.figure7 import FIGURE7
-from rebased.paper.report import Entry, render_paper_report
+from rebased.paper.report import ExperimentFindings, render_paper_report
 from rebased.paper.table1 import TABLE1
 from rebased.training.folders import name_of
 
@@ -27,7 +27,7 @@ def html() -> str:
     return render_paper_report(entries())
 
 
-def words(*given: Entry, **options: Any) -> str:
+def words(*given: ExperimentFindings, **options: Any) -> str:
     return PageChecker(render_paper_report(given, **options)).words
 
 

@@ -11,6 +11,7 @@ from rebased.runs import Run
 from rebased.training.engines import Engine
 from rebased.training.events import Failed, Report
 from rebased.training.folders import SweepFolder, name_of
+from rebased.training.grid import expand_grid
 from rebased.training.recall import RecallConfig
 from rebased.training.sweep import run_sweep
 
@@ -42,34 +43,30 @@ def conduct(
 
     Killed at any moment and called again, it goes on. Of its runs those are trained whose names are ``chosen``, or all;
     without an engine, none. Whatever is finished is measured; without an engine, what was found in weights that are
-    gone stands.
+    gone stands. ValueError, before findings are overwritten, where earlier ones rest on runs that are gone.
     """
     configs = experiment.configs(scale)
     sweep, ledger = sweep_folder(out), read_ledger(out)
     serving = _serving(experiment, ledger)
+    before = read_findings(out, scale, experiment.name)
+    path = findings_path(out, scale, experiment.name)
     failures: tuple[Failed, ...] = ()
     left = [
         config for config in configs if name_of(config) not in serving and (chosen is None or name_of(config) in chosen)
     ]
-    before = read_findings(out, scale, experiment.name)
     if engine is not None and left:
         kept = _finished(sweep, configs, serving).keys() | set(map(name_of, left))
         if lost := _lost(experiment, before, kept):
-            raise ValueError(_would_lose(findings_path(out, scale, experiment.name), lost))
+            raise ValueError(_would_lose(path, lost))
         failures = run_sweep(sweep.path, left, engine, report=report).failures
     finished = _finished(sweep, configs, serving)
-    seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
-    named = {name_of(config): config for config in configs}
-    entries = [Entry.of(named[name], run, seconds.get(name)) for name, run in finished.items()]
-    if entries:
-        write_ledger(out, entries)
+    entries = _into_ledger(out, sweep, configs, finished, ledger)
     runs = _of_whole_cells(configs, finished)
     lost = _lost(experiment, before, {run.folder.name for run in runs})
-    if before is not None and (lost or before.num_finished > len(finished)):
+    if before is not None and (lost or _num_still_asked(before, configs) > len(finished)):
         if engine is None and experiment.needs == "weights":
             return before, ()
         # They may be all that is left of those runs.
-        path = findings_path(out, scale, experiment.name)
         raise ValueError(
             _would_lose(path, lost)
             if lost
@@ -90,8 +87,30 @@ def conduct(
         data=experiment.measure(material),
     )
     if not findings.is_empty:
-        findings.write(findings_path(out, scale, experiment.name))
+        findings.write(path)
     return findings, failures
+
+
+def _into_ledger(
+    out: Path,
+    sweep: SweepFolder,
+    configs: Sequence[RecallConfig],
+    finished: Mapping[str, Run],
+    ledger: Mapping[str, Entry],
+) -> list[Entry]:
+    """Write an entry for each finished run, and return them."""
+    seconds = {name: entry.seconds for name, entry in ledger.items()} | seconds_by_run(sweep)
+    named = {name_of(config): config for config in configs}
+    entries = [Entry.of(named[name], run, seconds.get(name)) for name, run in finished.items()]
+    if entries:
+        write_ledger(out, entries)
+    return entries
+
+
+def _num_still_asked(before: Findings, configs: Sequence[RecallConfig]) -> int:
+    """Of the runs that earlier findings had finished, how many at least are still asked for: grids change."""
+    asked = set(map(name_of, expand_grid(dict(before.grid)))) if before.grid else set()
+    return before.num_finished - len(asked - set(map(name_of, configs)))
 
 
 def _lost(experiment: Experiment, before: Findings | None, kept: Collection[str]) -> list[str]:

@@ -15,9 +15,9 @@ from rebased.paper.findings import Findings
 from rebased.training.folders import name_of
 from rebased.training.grid import expand_grid
 
-__all__ = ["Entry", "render_paper_report"]
+__all__ = ["ExperimentFindings", "render_paper_report"]
 
-Entry = tuple[Experiment, Findings | None]
+ExperimentFindings = tuple[Experiment, Findings | None]
 """None where nothing was found yet."""
 
 
@@ -52,7 +52,7 @@ _MADE_WITH = {"device_name": "device", "commit": "commit", "rebased": "rebased",
 
 
 def render_paper_report(
-    entries: Sequence[Entry],
+    entries: Sequence[ExperimentFindings],
     *,
     scale: str = "small",
     out: Path | None = None,
@@ -115,7 +115,7 @@ def _number(experiment: Experiment) -> str:
     return re.sub(r"(?<=[a-z])(?=\d)", " ", experiment.name).capitalize()
 
 
-def _overview(entries: Sequence[Entry]) -> Table:
+def _overview(entries: Sequence[ExperimentFindings]) -> Table:
     return Table.of(
         "Tables and figures",
         ("experiment", "status", "runs", "training minutes", "scale", "name"),
@@ -266,7 +266,7 @@ def _value(value: Any) -> str:
 # ---- All of them ----
 
 
-def _in_all(entries: Sequence[Entry], seconds: Mapping[str, float | None]) -> str:
+def _in_all(entries: Sequence[ExperimentFindings], seconds: Mapping[str, float | None]) -> str:
     found = [(experiment, findings) for experiment, findings in entries if findings is not None]
     presented = sum(_has_something(findings) for _, findings in found)
     devices = {machine.get("device_name") for _, each in found for machine in each.machines} - {None}

@@ -57,7 +57,7 @@ def best_runs(runs: Sequence[Run]) -> dict[tuple[str, int], tuple[Run, ...]]:
 
 
 def of_widest(runs: Mapping[tuple[str, int], tuple[Run, ...]]) -> dict[str, tuple[Run, ...]]:
-    """Of what `best_runs` gave, by stack, those of the largest width that there is."""
+    """Of `best_runs`' result, the runs of the largest width, by stack."""
     widest = max((width for _, width in runs), default=0)
     return {stack: alike for (stack, width), alike in runs.items() if width == widest}
 

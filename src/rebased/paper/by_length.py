@@ -80,14 +80,14 @@ def measure(material: Material) -> Data:
 def accuracy_tables(cells: Sequence[Data], names: Mapping[str, str]) -> list[Table]:
     """One for each length, rows by stack, columns by width: what was not run is seen to be absent."""
     tables = []
-    sizes = sorted({cell["d_model"] for cell in cells})
+    widths = sorted({cell["d_model"] for cell in cells})
     for length in sorted({cell["seq_len"] for cell in cells}):
         here = {(cell["stack"], cell["d_model"]): cell for cell in cells if cell["seq_len"] == length}
         rows: list[list[Cell | str]] = [
-            [name, *(_entry(here.get((stack, size))) for size in sizes)] for stack, name in names.items()
+            [name, *(_entry(here.get((stack, width))) for width in widths)] for stack, name in names.items()
         ]
         caption = f"{length} tokens, {seeds_text(len(cell['seeds']) for cell in here.values())}"
-        tables.append(Table.of(caption, ["model", *(f"d = {size}" for size in sizes)], rows))
+        tables.append(Table.of(caption, ["model", *(f"d = {width}" for width in widths)], rows))
     return tables
 
 
@@ -192,9 +192,9 @@ def _draw(cells: Sequence[Data], names: Mapping[str, str]) -> "Figure":
                 x, y = zip(*mine, strict=True)
                 dashes = "o--" if "published" in stack or stack in ("attention", "rwkv") else "o-"
                 panel.plot(x, y, dashes, color=COLOURS[stack], label=label, linewidth=1.8, markersize=4)
-        sizes = sorted({cell["d_model"] for cell in cells})
+        widths = sorted({cell["d_model"] for cell in cells})
         panel.set_xscale("log", base=2)
-        panel.set_xticks(sizes, labels=map(str, sizes))
+        panel.set_xticks(widths, labels=map(str, widths))
         panel.minorticks_off()
         panel.set(title=f"{length} tokens", xlabel="d_model", ylim=(-0.02, 1.02))
     tidy(figure, panels)

@@ -30,8 +30,8 @@ def count_parameters(config: ModelConfig) -> int:
 def _measure_table4(material: Material) -> Data:
     return {
         stack: {
-            str(size): count_parameters(preset(f"mqar-{stack}", d_model=size, seq_len=length))
-            for size, (_, length) in row.items()
+            str(width): count_parameters(preset(f"mqar-{stack}", d_model=width, seq_len=length))
+            for width, (_, length) in row.items()
         }
         for stack, row in TABLE_4.items()
     }
@@ -48,13 +48,13 @@ def _compared(count: int, known: int) -> Cell:
 
 
 def _present_table4(data: Data) -> Section:
-    sizes = list(TABLE_4["attention"])
+    widths = list(TABLE_4["attention"])
     rows: list[list[Cell | str]] = [
-        [_NAMES[stack], *(_compared(data[stack][str(size)], TABLE_4[stack][size][0]) for size in sizes)]
+        [_NAMES[stack], *(_compared(data[stack][str(width)], TABLE_4[stack][width][0]) for width in widths)]
         for stack in TABLE_4
     ]
-    equal = [data[stack][str(size)] == TABLE_4[stack][size][0] for stack in TABLE_4 for size in sizes]
-    header = ["model", *(f"d = {size}" for size in sizes)]
+    equal = [data[stack][str(width)] == TABLE_4[stack][width][0] for stack in TABLE_4 for width in widths]
+    header = ["model", *(f"d = {width}" for width in widths)]
     title = "Table 4: parameters of the recall models"
     return Section(title, (_agreement(equal), Table.of("parameters", header, rows)), (_claim("recall", equal),))
 

@@ -148,19 +148,19 @@ def _expected(mean: float, error: float | None) -> str:
 
 
 def _draw(curves: Sequence[Data]) -> "Figure":
-    sizes = sorted({curve["d_model"] for curve in curves})
-    figure, panels = new_figure(len(sizes), "expected best accuracy", width=2.8)
-    for panel, size in zip(panels, sizes, strict=True):
+    widths = sorted({curve["d_model"] for curve in curves})
+    figure, panels = new_figure(len(widths), "expected best accuracy", width=2.8)
+    for panel, width in zip(panels, widths, strict=True):
         for stack, name in KERNELS.items():
             for curve in curves:
-                if (curve["stack"], curve["d_model"]) == (stack, size):
+                if (curve["stack"], curve["d_model"]) == (stack, width):
                     budgets, mean = curve["budgets"], np.array(curve["mean"])
                     error = np.array([each or 0.0 for each in curve["standard_error"]])
                     panel.plot(budgets, mean, "o-", color=COLOURS[stack], label=name, linewidth=2, markersize=4)
                     panel.fill_between(
                         budgets, mean - error, mean + error, color=COLOURS[stack], alpha=0.12, linewidth=0
                     )
-        panel.set(title=f"d_model {size}", xlabel="learning rates tried", ylim=(-0.02, 1.02))
+        panel.set(title=f"d_model {width}", xlabel="learning rates tried", ylim=(-0.02, 1.02))
         panel.xaxis.get_major_locator().set_params(integer=True)
     tidy(figure, panels)
     return figure

@@ -39,21 +39,21 @@ def published_gaps(length: int, cells: Sequence[Data]) -> list[Gap]:
     ours = {(cell["stack"], cell["d_model"]): cell for cell in cells if cell["seq_len"] == length}
     found = []
     for higher, lower in permutations(KERNELS, 2):
-        for size, moments in TABLE_1[higher].get(length, {}).items():
-            theirs = moments, TABLE_1[lower][length][size]
+        for width, moments in TABLE_1[higher].get(length, {}).items():
+            theirs = moments, TABLE_1[lower][length][width]
             if _are_apart(*theirs):
-                pair = [ours.get((stack, size)) for stack in (higher, lower)]
-                found.append(_gap(higher, lower, size, theirs, pair))
+                pair = [ours.get((stack, width)) for stack in (higher, lower)]
+                found.append(_gap(higher, lower, width, theirs, pair))
     return found
 
 
-def _gap(higher: str, lower: str, size: int, theirs: tuple[Moments, Moments], pair: Sequence[Data | None]) -> Gap:
+def _gap(higher: str, lower: str, width: int, theirs: tuple[Moments, Moments], pair: Sequence[Data | None]) -> Gap:
     a, b = pair
     if a is None or b is None or a["sd"] is None or b["sd"] is None:
-        return Gap(higher, lower, size, theirs, None)
+        return Gap(higher, lower, width, theirs, None)
     counts = len(a["seeds"]), len(b["seeds"])
     p_value = welch_p(a["mean"], a["sd"], counts[0], b["mean"], b["sd"], counts[1])
-    return Gap(higher, lower, size, theirs, ((a["mean"], a["sd"]), (b["mean"], b["sd"])), p_value, min(counts))
+    return Gap(higher, lower, width, theirs, ((a["mean"], a["sd"]), (b["mean"], b["sd"])), p_value, min(counts))
 
 
 def _are_apart(above: Moments, below: Moments) -> bool:

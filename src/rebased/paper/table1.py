@@ -96,21 +96,21 @@ def _in_all_cells(cells: Sequence[Data]) -> str:
 
 def _accuracy_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:
     """With means over widths where all of the paper's are there: others would not compare."""
-    sizes = sorted({size for _, size in cells})
-    has_means = all(set(sizes) >= TABLE_1[stack].get(length, {}).keys() for stack, _ in cells)
+    widths = sorted({width for _, width in cells})
+    has_means = all(set(widths) >= TABLE_1[stack].get(length, {}).keys() for stack, _ in cells)
     rows: list[list[Cell | str]] = []
     for stack, name in KERNELS.items():
-        mine = [cells.get((stack, size)) for size in sizes]
+        mine = [cells.get((stack, width)) for width in widths]
         if not any(mine):
             continue
-        theirs = [TABLE_1[stack].get(length, {}).get(size) for size in sizes]
+        theirs = [TABLE_1[stack].get(length, {}).get(width) for width in widths]
         means = [_mean_of(mine)] if has_means else []
         rows.append([name, *(_ours(cell, known) for cell, known in zip(mine, theirs, strict=True)), *means])
         if any(theirs):
             quoted = ["" if known is None else f"{known[0]:.2f} ± {known[1]:.2f}" for known in theirs]
             quoted += [f"{TABLE_1_MEANS[stack][length]:.2f}"] if has_means else []
             rows.append([Cell(each, "faint") for each in ["the paper's", *quoted]])
-    header = ["kernel", *(f"d = {size}" for size in sizes), *(["mean"] if has_means else [])]
+    header = ["kernel", *(f"d = {width}" for width in widths), *(["mean"] if has_means else [])]
     return Table.of(f"{length} tokens, {seeds_text(len(cell['seeds']) for cell in cells.values())}", header, rows)
 
 
@@ -141,17 +141,17 @@ def _differs(cell: Data, known: tuple[float, float]) -> float:
 
 def _stuck_table(length: int, cells: dict[tuple[str, int], Data]) -> Table:
     """Means hide that many runs of a cell are either good or have learned nothing."""
-    sizes = sorted({size for _, size in cells})
+    widths = sorted({width for _, width in cells})
     rows: list[list[Cell | str]] = []
     for stack, name in KERNELS.items():
-        mine = [cells.get((stack, size)) for size in sizes]
+        mine = [cells.get((stack, width)) for width in widths]
         if any(mine):
             rows.append([name, *map(_stuck, mine)])
     caption = (
         f"{length} tokens: runs that learned next to nothing (accuracy below {STUCK:g}), of all learning rates and "
         "seeds; in brackets the mean accuracy of the others"
     )
-    return Table.of(caption, ["kernel", *(f"d = {size}" for size in sizes)], rows)
+    return Table.of(caption, ["kernel", *(f"d = {width}" for width in widths)], rows)
 
 
 def _stuck(cell: Data | None) -> Cell:
@@ -177,7 +177,7 @@ def _draw(cells: Sequence[Data], lengths: Sequence[int]) -> "Figure":
             ours.setdefault(cell["stack"], {})[cell["d_model"]] = cell["mean"], cell["sd"] or 0.0
         by_panel[f"{length} tokens"] = ours
         theirs = {
-            stack: {size: TABLE_1[stack][length][size] for size in mine if size in TABLE_1[stack].get(length, {})}
+            stack: {width: TABLE_1[stack][length][width] for width in mine if width in TABLE_1[stack].get(length, {})}
             for stack, mine in ours.items()
         }
         if any(theirs.values()):

@@ -171,6 +171,18 @@ def test_the_interval_ends_where_the_test_does_however_far_that_is() -> None:
         assert (rate_flip_test(a, [table + shift for table in b]).p_value < 0.05) == is_refused
 
 
+def test_the_interval_holds_no_difference_where_the_test_does_not_refuse_it() -> None:
+    """Runs that tie, because they stop at one accuracy, tie at no other shift: these were refused."""
+    capped = np.full((5, 2), 0.99)
+    a, b = [capped.copy() for _ in range(4)], [capped.copy() for _ in range(4)]
+    for size, gain in ((0, 0.3), (1, 0.2), (2, 0.4)):
+        b[size][0] -= gain
+    found = flip_interval(a, b)
+    assert found is not None
+    assert rate_flip_test(a, b).p_value == 0.25
+    assert found.low <= 0 < found.high
+
+
 def test_few_runs_have_no_interval() -> None:
     generator = np.random.default_rng(2)
     assert flip_interval(tables(generator, [5], 2), tables(generator, [5], 2)) is None

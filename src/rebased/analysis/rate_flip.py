@@ -78,7 +78,9 @@ def flip_interval(
 ) -> Interval | None:
     """Confidence interval of the mean difference a - b: the shifts of b that `rate_flip_test` does not refuse.
 
-    They are taken to be one interval. None where there are too few blocks for the test to refuse any shift.
+    They are taken to be one interval, which 0 is in where the test does not refuse that: many runs that tie at no
+    shift, because they stop at one accuracy, tie at no other. That all of b's accuracies are shifted alike is an
+    assumption, and a rough one where some runs fail. None where blocks are too few for the test to refuse any shift.
     """
     alpha = 1 - confidence
 
@@ -104,7 +106,10 @@ def flip_interval(
                 inside = between
         return middle + direction * inside
 
-    return Interval(estimate=middle, low=end(-1), high=end(1), confidence=confidence, method="flips")
+    low, high = end(-1), end(1)
+    if p_value(0.0) >= alpha:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Interval(estimate=middle, low=low, high=high, confidence=confidence, method="flips")
 
 
 def _pair_of_tables(x: Float[np.ndarray, "S K"], y: Float[np.ndarray, "S K"]) -> Float[np.ndarray, "2 S K"]:

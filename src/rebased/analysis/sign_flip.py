@@ -63,10 +63,11 @@ def sign_flip_test(
     check_seed(seed)
     if not 0 <= max_exact_blocks <= MAX_EXACT_BLOCKS:
         raise ValueError(f"max_exact_blocks={max_exact_blocks} must be from 0 to {MAX_EXACT_BLOCKS}")
-    sums = differences
+    sums, magnitudes = differences, np.abs(differences)
     if blocks is not None:
-        sums = np.bincount(group_codes("blocks", blocks, len(differences)), weights=differences)
-    sums = sums[sums != 0]  # (B,)
+        codes = group_codes("blocks", blocks, len(differences))
+        sums, magnitudes = (np.bincount(codes, weights=x) for x in (sums, magnitudes))
+    sums = sums[np.abs(sums) > _TIE * magnitudes]  # (B,), without what rounding leaves of zero
     threshold = abs(sums.sum()) - _TIE * np.abs(sums).sum()
     exact = len(sums) <= max_exact_blocks
     if exact:

@@ -11,7 +11,10 @@ __all__ = ["welch_p"]
 
 
 def welch_p(mean_a: float, sd_a: float, num_a: int, mean_b: float, sd_b: float, num_b: int) -> float:
-    """Two-sided p of equal means, given what a paper prints: means, standard deviations (n - 1) and numbers of runs."""
+    """Two-sided p of equal means, given what a paper prints: means, standard deviations (n - 1) and numbers of runs.
+
+    1 where neither has a spread: how far means go apart by chance is then unknown.
+    """
     for name, number in (("num_a", num_a), ("num_b", num_b)):
         check_positive(name, number)
         if number < 2:
@@ -22,7 +25,7 @@ def welch_p(mean_a: float, sd_a: float, num_a: int, mean_b: float, sd_b: float, 
         )
     error_a, error_b = sd_a**2 / num_a, sd_b**2 / num_b
     if error_a + error_b == 0:
-        return 1.0 if mean_a == mean_b else 0.0
+        return 1.0
     degrees = (error_a + error_b) ** 2 / (error_a**2 / (num_a - 1) + error_b**2 / (num_b - 1))
     return _two_sided((mean_a - mean_b) / math.sqrt(error_a + error_b), degrees)
 

@@ -125,6 +125,8 @@ class InCells:
     """How one stack's mean accuracy is above another's, cell by cell of those that both have."""
 
     gains: tuple[float, ...]
+    num_left_out: int = 0
+    """Cells that both have, with other learning rates or seeds: the best of more is the higher for that alone."""
 
     @property
     def verdict(self) -> str:
@@ -142,6 +144,8 @@ class InCells:
             f"{len(self.gains)} cells, by {test.mean_difference:+.3f} on average, where accuracies beyond the one that "
             f"runs stop at count as that (sign-flip test over cells: p = {test.p_value:.2g}"
         )
+        if self.num_left_out:
+            said = f"without {self.num_left_out} cells of other learning rates or seeds, {said}"
         if test.smallest_p >= ALPHA:
             return f"{said}; so few that are not level cannot give less than {test.smallest_p:.2g})."
         return f"{said})."
@@ -154,18 +158,25 @@ class InCells:
 
 def compare_in_cells(cells: Sequence[Data], one: str, other: str) -> InCells | None:
     """None if they share no cell. Runs end where they are good enough: beyond that none is better."""
-    means = {
-        (cell["stack"], cell["seq_len"], cell["d_model"]): (
-            statistics.fmean(min(accuracy, cell["stop_above"]) for accuracy in cell["accuracies"])
-        )
-        for cell in cells
-    }
-    gains = tuple(
-        mean - means[other, *where]
-        for (stack, *where), mean in means.items()
-        if stack == one and (other, *where) in means
-    )
-    return InCells(gains) if gains else None
+    by_place = {(cell["stack"], cell["seq_len"], cell["d_model"]): cell for cell in cells}
+    pairs = [
+        (cell, by_place[other, *where])
+        for (stack, *where), cell in by_place.items()
+        if stack == one and (other, *where) in by_place
+    ]
+    alike = [(mine, theirs) for mine, theirs in pairs if _runs_of(mine) == _runs_of(theirs)]
+    # Rounded: means of the same numbers in another order are level.
+    gains = tuple(round(_capped_mean(mine) - _capped_mean(theirs), 9) for mine, theirs in alike)
+    return InCells(gains, len(pairs) - len(alike)) if gains else None
+
+
+def _runs_of(cell: Data) -> set[tuple[str, str]]:
+    """Learning rates and seeds."""
+    return {(rate, seed) for rate, by_seed in cell["by_rate"].items() for seed in by_seed}
+
+
+def _capped_mean(cell: Data) -> float:
+    return statistics.fmean(min(accuracy, cell["stop_above"]) for accuracy in cell["accuracies"])
 
 
 def claim_in_cells(theirs: str, cells: Sequence[Data], names: Mapping[str, str], one: str, other: str) -> Claim:

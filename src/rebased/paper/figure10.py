@@ -91,20 +91,20 @@ def _claims(runs: Sequence[Data], controls: Sequence[Data]) -> tuple[Claim, ...]
     settled = [run for run in runs if run["epochs"][-1] >= run["max_epochs"]]
     gamma, beta = FIGURE_10["gamma"], FIGURE_10["beta"]
     return (
-        _settles(f"γ's mean settles near {gamma} at every length.", GAMMAS, gamma, settled, _decay_says(controls)),
+        _settles(
+            f"γ's mean settles near {gamma} at every length.", GAMMAS, gamma, settled, _decay_says(settled, controls)
+        ),
         _settles(f"β's mean settles near {beta:g} at every length.", BETAS, beta, settled),
     )
 
 
 def _settles(theirs: str, names: Sequence[str], value: float, settled: Sequence[Data], further: str = "") -> Claim:
-    """It agrees where runs of all the paper's lengths do."""
+    """It agrees where runs of all the paper's lengths do; runs of one length say nothing of every length."""
     by_rate: dict[float, list[float]] = {}
-    lengths: set[int] = set()
-    for run in settled:
-        means = [mean for name in names if (mean := run["watched"][name][-1][0]) is not None]
-        if means:
-            by_rate.setdefault(run["learning_rate"], []).extend(means)
-            lengths.add(run["seq_len"])
+    finite = [run for run in settled if all(run["watched"][name][-1][0] is not None for name in names)]
+    for run in finite:
+        by_rate.setdefault(run["learning_rate"], []).extend(run["watched"][name][-1][0] for name in names)
+    lengths = {run["seq_len"] for run in finite}
     found = dict(sorted(by_rate.items()))
     if not found:
         return Claim(theirs, "No run had all of its epochs.", "not run")
@@ -112,17 +112,25 @@ def _settles(theirs: str, names: Sequence[str], value: float, settled: Sequence[
     near = [abs(mean - value) <= NEAR for means in found.values() for mean in means]
     is_whole = lengths >= LENGTHS.keys()
     verdict = "differs" if not any(near) else "agrees" if all(near) and is_whole else "in part"
-    count = f"{len(settled)} runs" if len(settled) > 1 else "one run"
+    if len(lengths) < 2:
+        verdict = "not shown"
+    count = f"{len(finite)} runs" if len(finite) > 1 else "one run"
     ends = f"At the ends of {count} of {listed(sorted(lengths))} tokens with all epochs"
     return Claim(theirs, f"{ends}, by learning rate: {said}. {further}".strip(), verdict)
 
 
-def _decay_says(controls: Sequence[Data]) -> str:
-    """What the run without decay adds, if there is one."""
-    return " ".join(
-        f"That is about what weight decay alone leaves of γ; trained without it, one run ends at {_gammas(run)}."
-        for run in controls
-    )
+def _decay_says(settled: Sequence[Data], controls: Sequence[Data]) -> str:
+    """What decay alone would leave of γ in these runs, and where the run without decay ends, if there is one."""
+    said = [f"{gap}." for gap in (_gap_to_decay(settled),) if gap]
+    said += [f"Trained without weight decay, one run ends at {_gammas(run)}." for run in controls]
+    return " ".join(said)
+
+
+def _gap_to_decay(runs: Sequence[Data]) -> str:
+    """Nothing where no mean is finite."""
+    pairs = [(run["watched"][name][-1][0], run["decay_alone"][-1]) for run in runs for name in GAMMAS]
+    gaps = [abs(mean - alone) for mean, alone in pairs if mean is not None]
+    return f"They are within {max(gaps):.3f} of what weight decay alone would leave of γ" if gaps else ""
 
 
 def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
@@ -147,12 +155,11 @@ def _stopped(runs: Sequence[Data]) -> str:
 
 
 def _decay(runs: Sequence[Data]) -> str:
-    pairs = [(run["watched"][name][-1][0], run["decay_alone"][-1]) for run in runs for name in GAMMAS]
-    gaps = [abs(mean - alone) for mean, alone in pairs if mean is not None]
-    found = f" At the ends of these runs γ's means are within {max(gaps):.3f} of that." if gaps else ""
+    gap = _gap_to_decay(runs)
     return (
         "Weight decay acts on γ as on every weight. With no gradient at all it would take γ from 1 to what a column "
-        f"of the table has (dashed): a function of the learning rate and the number of steps alone.{found}"
+        "of the table has (dashed): a function of the learning rate and the number of steps alone."
+        f"{f' The means of γ at the ends of these runs: {gap[0].lower()}{gap[1:]}.' if gap else ''}"
     )
 
 

@@ -104,10 +104,24 @@ def test_whether_ours_are_apart_where_the_papers_are() -> None:
         assert [row[4].text for row in table.rows] == [expected] * 2
 
 
-def test_kernels_whose_seeds_agree_are_apart_too() -> None:
+def test_kernels_whose_seeds_agree_are_apart_but_not_tested() -> None:
     data = measured(TABLE1, runs_of("gamma_beta_x2", {16: [0.5] * 3}) + runs_of("gamma_x2", {16: [0.0] * 3}))
     *_, table, _ = tables(TABLE1.present(data))
-    assert [cell.text for cell in table.rows[0]][4:] == ["ours too", "0"]
+    assert [cell.text for cell in table.rows[0]][4:] == ["ours too", "1", "1"]
+
+
+def test_what_is_beyond_where_runs_stop_sets_nothing_apart() -> None:
+    data = measured(TABLE1, runs_of("gamma_beta_x2", {16: [0.995, 0.996]}) + runs_of("gamma_x2", {16: [0.991, 0.992]}))
+    *_, table, _ = tables(TABLE1.present(data))
+    assert [cell.text for cell in table.rows[0]][3:] == ["0.99 ± 0.00, 0.99 ± 0.00", "ours not", "1", "1"]
+
+
+def test_gaps_are_corrected_for_their_number() -> None:
+    """Of two that we have, the least p counts twice."""
+    high, low = {16: [0.9, 0.95, 0.97], 32: [0.9, 0.91, 0.95]}, {16: [0.1, 0.3, 0.2], 32: [0.1, 0.4, 0.5]}
+    *_, table, _ = tables(TABLE1.present(measured(TABLE1, runs_of("gamma_beta_x2", high) + runs_of("gamma_x2", low))))
+    p_values = [[float(cell.text) for cell in row[-2:]] for row in table.rows]
+    assert [corrected for _, corrected in p_values] == pytest.approx([2 * p_values[0][0], p_values[1][0]], rel=0.1)
 
 
 def test_runs_that_learned_nothing_are_counted_over_all_learning_rates() -> None:
@@ -283,6 +297,14 @@ def test_the_best_of_six_is_better_than_five() -> None:
     assert claims(runs_of("rebased", {16: [0.9]}) + runs_of("based", {16: [0.1]}))[BEST] == "not shown"
 
 
+def test_affine_maps_are_held_against_their_lack() -> None:
+    """The paper finds both better than x²; a difference the other way is said too."""
+    theirs = {name: f"{name} is better than x² (256 tokens)." for name in ("(γx)²", "(γx+β)²")}
+    better = claims(runs_of("gamma_x2", CLEAR) + runs_of("gamma_beta_x2", LOW) + runs_of("x2", LOW))
+    assert [better[claim] for claim in theirs.values()] == ["agrees", "not shown"]
+    assert claims(runs_of("gamma_x2", LOW) + runs_of("x2", CLEAR))[theirs["(γx)²"]] == "differs"
+
+
 def test_its_place_is_among_means_of_the_same_widths() -> None:
     """At the width that Based alone has it is as good as ReBased at its best."""
     wider = {24: LOW[24], 32: [0.05] * 5, 48: CLEAR[48]}
@@ -328,7 +350,7 @@ def test_two_seeds_that_are_apart_need_a_test(low: float, p: str, verdict: str) 
     theirs = "(γx+β)² is above (γx)² at d = 16 and 32, 256 tokens: mean ± sd are apart."
     runs = runs_of("gamma_beta_x2", {16: [0.9, 0.95]}) + runs_of("gamma_x2", {16: [low, low + 0.05]})
     (claim,) = (each for each in TABLE1.present(measured(TABLE1, runs)).claims if each.theirs == theirs)
-    assert claim.ours.endswith(f"apart too, of only 2 seeds (p = {p}).")
+    assert claim.ours.endswith(f"apart too, of only 2 seeds (p = {p}, corrected).")
     assert claim.verdict == verdict
     theirs_reversed = runs_of("gamma_x2", {16: [0.9, 0.95]}) + runs_of("gamma_beta_x2", {16: [low, low + 0.05]})
     assert claims(theirs_reversed)[theirs] == {"in part": "differs"}.get(verdict, verdict)

@@ -415,6 +415,7 @@ def _verdicts(*models: Sequence[float]) -> list[str]:
     ]
 
 
+SOMEWHAT_LOW = tuple(x - 0.4 for x in (0.99, 0.98, 0.97, 0.99, 0.98, 0.97))
 HIGH, LOW = (0.99, 0.98, 0.97, 0.99, 0.98, 0.97), (0.11, 0.12, 0.13, 0.11, 0.12, 0.14)
 
 
@@ -425,10 +426,21 @@ HIGH, LOW = (0.99, 0.98, 0.97, 0.99, 0.98, 0.97), (0.11, 0.12, 0.13, 0.11, 0.12,
         ((HIGH, LOW, LOW), ["agrees", "not shown"]),
         ((LOW, HIGH, LOW), ["not shown", "differs"]),
         ((LOW, HIGH, HIGH), ["differs", "not shown"]),
+        ((HIGH, SOMEWHAT_LOW, SOMEWHAT_LOW), ["differs", "not shown"]),
+        (([0.9, 0.9], [0.1, 0.1], [0.1, 0.1]), ["not shown", "not shown"]),
         ((HIGH[:1], LOW[:1], LOW[:1]), ["not shown", "not shown"]),
         ((HIGH[:2], LOW[:2]), ["not run", "not run"]),
     ],
-    ids=["rebased as attention", "as in the paper", "based best", "attention worst", "one seed", "no rebased"],
+    ids=[
+        "rebased as attention",
+        "as in the paper",
+        "based best",
+        "attention worst",
+        "not far less",
+        "no spread",
+        "one seed",
+        "no rebased",
+    ],
 )
 def test_what_is_said_of_the_papers_claims(models: Sequence[Sequence[float]], verdicts: list[str]) -> None:
     assert _verdicts(*models) == verdicts

@@ -55,11 +55,11 @@ def test_same_findings_give_the_same_page(html: str) -> None:
 
 
 def test_begins_with_what_there_is(html: str) -> None:
-    assert line_of(html, "table1") == [f"Table 1: {TABLE1.title}", "partial", "228 of 264", "34.5", "small", "table1"]
+    assert line_of(html, "table1") == [f"Table 1: {TABLE1.title}", "partial", "228 of 272", "34.5", "small", "table1"]
     assert line_of(html, "figure4") == [
         f"Figure 4: {FIGURE4.title}",
         "complete",
-        "264 of 264",
+        "272 of 272",
         "34.5",
         "small",
         "figure4",
@@ -98,8 +98,8 @@ def test_a_scale_that_has_grown_is_not_complete() -> None:
     grid = {"run": FIGURE4.grids["small"]["run"] | {"seq_len": 256}}
     older = dataclasses.replace(whole, grid=grid, num_runs=240, num_finished=240)
     html = render_paper_report([(FIGURE4, older)])
-    assert line_of(html, "figure4")[1:3] == ["partial", "240 of 264"]
-    assert "The scale has 24 runs by now that it had not when this was found" in html
+    assert line_of(html, "figure4")[1:3] == ["partial", "240 of 272"]
+    assert "The scale has 32 runs by now that it had not when this was found" in html
     assert "rebased paper run figure4 --scale small" in html
 
 
@@ -128,7 +128,7 @@ def test_says_how_it_was_made(html: str) -> None:
 
 def test_says_what_is_missing(html: str) -> None:
     said = PageChecker(html).words
-    assert "36 of 264 runs are not finished" in said
+    assert "44 of 272 runs are not finished" in said
     assert "<pre><code>rebased paper run table1 --scale small</code></pre>" in html
     assert "<pre><code>rebased paper run table9 --scale small</code></pre>" in html
     assert "rebased paper run figure4" not in said
@@ -193,9 +193,9 @@ def test_lines_of_a_grid_are_few() -> None:
 
 def test_what_was_not_recorded_is_said() -> None:
     """Of runs made before machines were recorded, only their number is known."""
-    findings = dataclasses.replace(ablation_findings(TABLE1), machines=[{"runs": 264}])
+    findings = dataclasses.replace(ablation_findings(TABLE1), machines=[{"runs": 272}])
     html = render_paper_report([(TABLE1, findings)])
-    assert '<th scope="row">not known</th><td class="number">264</td>' in html
+    assert '<th scope="row">not known</th><td class="number">272</td>' in html
 
 
 def test_text_is_escaped() -> None:

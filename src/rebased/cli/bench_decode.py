@@ -10,7 +10,7 @@ import typer
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.decode import run_decode_bench
 from rebased.bench.decode_results import DecodeBenchConfig
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Out, Threads, checked_config, run_bench
 from rebased.cli.decode_table import print_decode_result
 from rebased.cli.lists import parse_numbers
 from rebased.ops.backends import TORCH_OR_TRITON
@@ -45,8 +45,8 @@ def bench_decode(
     out: Out = None,
 ) -> None:
     """Time one decoding step with a state beside softmax attention with a cache of keys and values."""
-    try:
-        config = DecodeBenchConfig(
+    config = checked_config(
+        lambda: DecodeBenchConfig(
             device=device,
             dtype=dtype,
             contexts=parse_numbers("contexts", contexts),
@@ -62,7 +62,5 @@ def bench_decode(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     run_bench(run_decode_bench, config, print_decode_result, out)

@@ -11,7 +11,7 @@ from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.config import PASSES
 from rebased.bench.mixer_results import MixerBenchConfig
 from rebased.bench.mixers import run_mixer_bench
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Out, Threads, checked_config, run_bench
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.mixer_table import print_mixer_result
 from rebased.layers import MIXERS
@@ -41,8 +41,8 @@ def bench_mixers(
     out: Out = None,
 ) -> None:
     """Time whole layers side by side, with their own defaults, and measure their memory."""
-    try:
-        config = MixerBenchConfig(
+    config = checked_config(
+        lambda: MixerBenchConfig(
             device=device,
             dtype=dtype,
             mixers=parse_names(mixers),
@@ -54,7 +54,5 @@ def bench_mixers(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     run_bench(run_mixer_bench, config, print_mixer_result, out)

@@ -10,7 +10,7 @@ import typer
 from rebased.bench.checks import DEVICES
 from rebased.bench.mqar import run_mqar_bench
 from rebased.bench.mqar_results import MqarBenchConfig
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Out, Threads, checked_config, run_bench
 from rebased.cli.lists import parse_numbers
 from rebased.cli.mqar_table import print_mqar_result
 from rebased.models.stacks import STACKS
@@ -41,8 +41,8 @@ def bench_mqar(
     out: Out = None,
 ) -> None:
     """Time a step of training on MQAR, everything included, with many replicas in one program."""
-    try:
-        config = MqarBenchConfig(
+    config = checked_config(
+        lambda: MqarBenchConfig(
             device=device,
             dtype=dtype,
             stack=stack,
@@ -56,7 +56,5 @@ def bench_mqar(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     run_bench(run_mqar_bench, config, print_mqar_result, out)

@@ -17,7 +17,7 @@ from rebased.bench.peers import PEERS
 from rebased.bench.results import OpsBenchResult
 from rebased.cli.accuracy_table import print_accuracy
 from rebased.cli.bench_plot import check_drawable
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Out, Threads, checked_config, run_bench
 from rebased.cli.console import make_folder
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.ops_table import print_ops_result
@@ -81,8 +81,8 @@ def bench_ops(
 
     Each backend of ours is first checked against the float64 reference; a wrong one is not timed.
     """
-    try:
-        config = OpsBenchConfig(
+    config = checked_config(
+        lambda: OpsBenchConfig(
             device=device,
             dtype=dtype,
             lengths=parse_numbers("lengths", lengths),
@@ -105,9 +105,7 @@ def bench_ops(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     if figure is not None:
         check_drawable(figure)
         make_folder(figure.parent)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from rebased.bench import decode
 from rebased.bench.verify import WrongBackendError
 from rebased.cli import bench_decode
 from rebased.cli.app import app
@@ -26,6 +27,22 @@ def test_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert [line.split()[4] for line in lines[2:4]] == ["8", "16"]
     assert "called from Python" in result.output
     assert json.loads(out.read_text())["config"]["contexts"] == [8, 16]
+
+
+def test_says_what_is_skipped_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state's step is of any context, so no place is named."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(decode, "time_call", fail)
+    result = CliRunner().invoke(app, TINY)
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.output.splitlines() if "skipped" in line] == [
+        "kernel_attention_step skipped: RuntimeError: no room",
+        "SDPA with a cache skipped at 8: RuntimeError: no room",
+        "SDPA with a cache skipped at 16: RuntimeError: no room",
+    ]
 
 
 def test_graphs_are_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_one_run() -> None:
         ({"values": np.array([])}, "values has shape"),
         ({"values": np.array([np.nan, 1.0])}, "values has 1 values that are not finite"),
         ({"budgets": [1, 4]}, "budgets has 4, but there are 3 runs"),
-        ({"budgets": [0]}, "budgets=0 must be a positive integer"),
+        ({"budgets": [0]}, "budgets=0 must be at least 1"),
     ],
 )
 def test_bad_input(arguments: dict, message: str) -> None:

@@ -234,9 +234,9 @@ def test_losses_that_are_no_numbers(corpus: Corpus, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"length": 1}, "length=1 must be at least 2"),
-        ({"length": 0}, "length=0 must be a positive integer"),
-        ({"max_windows": 0}, "max_windows=0 must be a positive integer"),
-        ({"batch_size": 0}, "batch_size=0 must be a positive integer"),
+        ({"length": 0}, "length=0 must be at least 1"),
+        ({"max_windows": 0}, "max_windows=0 must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"recurrence": "trigram"}, "recurrence='trigram' is unknown"),
         ({"dtype": "int8"}, "dtype='int8' is unknown; it may be 'float32', 'bfloat16', 'float64'"),
     ],

@@ -8,7 +8,8 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
-from rebased.analysis.checks import check_fraction, check_positive, check_seed, finite_vector, group_codes
+from rebased.analysis.checks import check_fraction, check_seed, finite_vector, group_codes
+from rebased.checks import check_integer
 
 __all__ = ["METHODS", "Interval", "mean_difference_interval", "mean_interval"]
 
@@ -99,7 +100,7 @@ def _parts(
 
 def _interval(parts: Parts, confidence: float, method: str, num_resamples: int, seed: int) -> Interval:
     check_fraction("confidence", confidence)
-    check_positive("num_resamples", num_resamples)
+    check_integer("num_resamples", num_resamples)
     check_seed(seed)
     if method not in METHODS:
         raise ValueError(f"method={method!r} is unknown; it may be {' or '.join(map(repr, METHODS))}")

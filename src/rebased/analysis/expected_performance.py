@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from rebased.analysis.checks import check_positive, finite_vector
+from rebased.analysis.checks import finite_vector
+from rebased.checks import check_integer
 
 __all__ = ["ExpectedPerformance", "expected_performance"]
 
@@ -43,7 +44,7 @@ def expected_performance(
     values = np.sort(finite_vector("values", values))
     budgets = range(1, len(values) + 1) if budgets is None else budgets
     for budget in budgets:
-        check_positive("budgets", budget)
+        check_integer("budgets", budget)
         if budget > len(values) and not with_replacement:
             raise ValueError(f"budgets has {budget}, but there are {len(values)} runs to draw without replacement")
     weights = _best_probabilities(len(values), budgets, with_replacement=with_replacement)

@@ -1,21 +1,21 @@
-"""Checks that the benches' configs share: each raises ValueError naming the field, what it was and what it may be."""
+"""Checks that the benches' configs share: an error names the field, what it was and what it may be."""
 
-import math
 import os
 from collections.abc import Iterable
 
 import torch
+
+from rebased.checks import check_integer
 
 __all__ = [
     "DEVICES",
     "DTYPES",
     "check_choice",
     "check_choices",
-    "check_duration",
     "check_graphs",
+    "check_integers",
     "check_lengths",
     "check_machine",
-    "check_positive",
 ]
 
 DEVICES = ("cpu", "cuda")
@@ -45,19 +45,15 @@ def check_lengths(name: str, values: tuple[int, ...]) -> None:
     if not values:
         raise ValueError(f"{name} is empty; it must hold at least one positive integer")
     for value in values:
-        check_positive(name, value)
+        check_integer(name, value)
     _check_distinct(name, values)
 
 
-def check_positive(name: str, value: int | None) -> None:
-    """``None`` passes: it stands for a default."""
-    if value is not None and value < 1:
-        raise ValueError(f"{name}: {value} is not a positive integer")
-
-
-def check_duration(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value} must be finite and not negative")
+def check_integers(config: object, *names: str) -> None:
+    """That each of these fields is a positive integer, or None, which stands for a default."""
+    for name in names:
+        if (value := getattr(config, name)) is not None:
+            check_integer(name, value)
 
 
 def check_graphs(graphs: bool, device: str) -> None:

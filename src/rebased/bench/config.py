@@ -6,6 +6,7 @@ from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.machine import OnMachine
 from rebased.bench.peers import PEERS
+from rebased.checks import check_not_negative
 from rebased.ops import BACKENDS
 
 __all__ = ["PASSES", "OpsBenchConfig", "backends_on"]
@@ -77,12 +78,10 @@ class OpsBenchConfig(OnMachine):
         checks.check_choices("passes", self.passes, PASSES)
         if self.peers:
             checks.check_choices("peers", self.peers, PEERS)
-        for name in ("batch_size", "tokens", "num_heads", "feature_dim", "head_dim", "sdpa_heads", "sdpa_head_dim"):
-            checks.check_positive(name, getattr(self, name))
-        for name in ("threads", "min_repetitions"):
-            checks.check_positive(name, getattr(self, name))
+        checks.check_integers(self, "batch_size", "tokens", "num_heads", "feature_dim", "head_dim")
+        checks.check_integers(self, "sdpa_heads", "sdpa_head_dim", "threads", "min_repetitions")
         for name in ("max_reference_length", "max_sdpa_length", "max_peer_length", "min_seconds"):
-            checks.check_duration(name, getattr(self, name))
+            check_not_negative(name, getattr(self, name))
         checks.check_graphs(self.graphs, self.device)
         if self.tokens is not None:
             self._check_tokens(self.tokens)

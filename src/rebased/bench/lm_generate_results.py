@@ -42,8 +42,7 @@ class GenerateBenchConfig(OnMachine):
         checks.check_choice("dtype", self.dtype, DTYPES)
         checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("contexts", self.contexts)
-        for name in ("batch_size", "new_tokens", "repetitions", "threads"):
-            checks.check_positive(name, getattr(self, name))
+        checks.check_integers(self, "batch_size", "new_tokens", "repetitions", "threads")
 
     @property
     def max_generated(self) -> int:

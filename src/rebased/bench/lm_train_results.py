@@ -42,8 +42,7 @@ class TrainBenchConfig(OnMachine):
         checks.check_choice("dtype", self.dtype, DTYPES)
         checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("lengths", self.lengths)
-        for name in ("tokens", "repetitions", "threads"):
-            checks.check_positive(name, getattr(self, name))
+        checks.check_integers(self, "tokens", "repetitions", "threads")
         for length in self.lengths:
             if self.tokens % length:
                 raise ValueError(f"tokens: {self.tokens} is no multiple of the length {length}")

@@ -4,8 +4,9 @@ import copy
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
+from rebased.checks import check_integer, check_positive_number
 from rebased.layers import MIXERS, Mixer
-from rebased.layers.checks import check_choice, check_dropout, check_options, check_positive, check_size
+from rebased.layers.checks import check_choice, check_dropout, check_options
 
 __all__ = [
     "AFTER_MIXER",
@@ -67,14 +68,14 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "seq_len", "vocab_size", "mlp_factor"):
-            check_size(name, getattr(self, name))
+            check_integer(name, getattr(self, name))
         check_choice("positions", self.positions, POSITIONS)
         object.__setattr__(self, "layers", tuple(self.layers))
         if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
             raise ValueError(f"layers={self.layers!r} must be one LayerConfig or more")
         for name in ("embedding_dropout", "residual_dropout"):
             check_dropout(name, getattr(self, name))
-        check_positive("init_std", self.init_std)
+        check_positive_number("init_std", self.init_std)
 
     def to_dict(self) -> dict[str, Any]:
         """Of plain types, for JSON."""

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluation_cases import make_corpus, perplexity_of, predicted_tokens, save_model
-from rebased.analysis.checkpoint import load_checkpoint
 from rebased.analysis.pages import Table
+from rebased.analysis.saved_model import load_saved_model
 from rebased.cli.app import app
 from rebased.paper.experiment import Material
 from rebased.paper.table2 import TABLE2
@@ -49,7 +49,7 @@ def test_prints_and_writes(folder: Path, tmp_path: Path) -> None:
     options = ("--length", "150", "--dtype", "float64", "--batch-size", "3", "--out", out)
     status, said = run(folder / "model", "--data", folder / "corpus", *options)
     assert status == 0, said
-    model = load_checkpoint(folder / "model").model.double()
+    model = load_saved_model(folder / "model").model.double()
     tokens = list(chain.from_iterable(predicted_tokens(model, 150, crossing=True)))
     expected = {
         "all": perplexity_of(tokens),

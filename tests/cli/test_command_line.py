@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
 
 import rebased
+from commands import run
 from rebased.analysis.evaluation import EvaluationConfig
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.decode_results import DecodeBenchConfig
@@ -28,13 +27,6 @@ from rebased.training.language.config import LanguageRunConfig, RunOptions
 _SIZES = {"lengths": "16,32", "num-heads": 2, "feature-dim": 4, "head-dim": 8}
 _SPEED = {"threads": 1, "min-repetitions": 1, "min-seconds": 0}
 TINY = ["bench", "ops", *(f"--{name}={value}" for name, value in (_SIZES | _SPEED).items())]
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    """The exit status, and what was said without frames and line breaks."""
-    result = CliRunner().invoke(app, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
 
 
 def test_version() -> None:

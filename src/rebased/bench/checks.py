@@ -16,6 +16,7 @@ __all__ = [
     "check_integers",
     "check_lengths",
     "check_machine",
+    "check_tokens",
 ]
 
 DEVICES = ("cpu", "cuda")
@@ -54,6 +55,13 @@ def check_integers(config: object, *names: str) -> None:
     for name in names:
         if (value := getattr(config, name)) is not None:
             check_integer(name, value)
+
+
+def check_tokens(tokens: int, lengths: tuple[int, ...]) -> None:
+    """That sequences of each length make up so many tokens."""
+    for length in lengths:
+        if tokens % length:
+            raise ValueError(f"tokens: {tokens} is no multiple of the length {length}")
 
 
 def check_graphs(graphs: bool, device: str) -> None:

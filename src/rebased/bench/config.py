@@ -84,14 +84,11 @@ class OpsBenchConfig(OnMachine):
             check_not_negative(name, getattr(self, name))
         checks.check_graphs(self.graphs, self.device)
         if self.tokens is not None:
-            self._check_tokens(self.tokens)
-
-    def _check_tokens(self, tokens: int) -> None:
-        if self.batch_size is not None:
-            raise ValueError(f"tokens: {tokens} and batch_size: {self.batch_size} exclude each other; give one")
-        for length in self.lengths:
-            if tokens % length:
-                raise ValueError(f"tokens: {tokens} is no multiple of the length {length}")
+            if self.batch_size is not None:
+                raise ValueError(
+                    f"tokens: {self.tokens} and batch_size: {self.batch_size} exclude each other; give one"
+                )
+            checks.check_tokens(self.tokens, self.lengths)
 
     def batch_at(self, length: int) -> int:
         """Sequences per call at ``length``."""

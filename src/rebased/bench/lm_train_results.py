@@ -43,9 +43,7 @@ class TrainBenchConfig(OnMachine):
         checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("lengths", self.lengths)
         checks.check_integers(self, "tokens", "repetitions", "threads")
-        for length in self.lengths:
-            if self.tokens % length:
-                raise ValueError(f"tokens: {self.tokens} is no multiple of the length {length}")
+        checks.check_tokens(self.tokens, self.lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

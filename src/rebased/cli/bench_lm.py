@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.checks import DTYPES
 from rebased.bench.lm_generate import run_generate_bench
 from rebased.bench.lm_generate_results import GenerateBenchConfig
 from rebased.bench.lm_train import run_train_bench
 from rebased.bench.lm_train_results import TrainBenchConfig
-from rebased.cli.benching import Out, Threads, checked_config, run_bench
+from rebased.cli.benching import Device, Out, Threads, checked_config, run_bench
 from rebased.cli.console import fail
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.lm_generate_table import print_generate_result
@@ -29,7 +29,7 @@ _GENERATE, _TRAIN = GenerateBenchConfig, TrainBenchConfig
 def bench_lm(
     generate: Annotated[bool, typer.Option("--generate", help="Time generate.")] = False,
     train: Annotated[bool, typer.Option("--train", help="Time steps of training.")] = False,
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _TRAIN.device,
+    device: Device = _TRAIN.device,
     dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = _TRAIN.dtype,
     models: Annotated[
         str, typer.Option(help="Presets of rebased.hf with commas between; ratios are over the first.")

@@ -7,13 +7,16 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from rebased.bench.checks import DEVICES
 from rebased.bench.files import Result
 from rebased.bench.machine import OnMachine
 from rebased.bench.verify import WrongBackendError
 from rebased.cli.console import fail, make_console, make_folder
 
-__all__ = ["Out", "Threads", "checked_config", "run_bench"]
+__all__ = ["Device", "MinSeconds", "Out", "Threads", "checked_config", "run_bench"]
 
+Device = Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")]
+MinSeconds = Annotated[float, typer.Option(help="Seconds timed at least.")]
 Out = Annotated[Path | None, typer.Option(dir_okay=False, help="Write everything to this JSON file.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; torch's own choice if not given.")]
 

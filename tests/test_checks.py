@@ -1,10 +1,19 @@
-"""Checks of single numbers: what passes, and what is said of what does not."""
+"""Checks of single values: what passes, and what is said of what does not."""
 
+import re
 from typing import Any
 
 import pytest
 
-from rebased.checks import check_integer, check_not_negative, check_positive_number
+from rebased.checks import check_choice, check_integer, check_not_negative, check_positive_number
+
+
+def test_choices() -> None:
+    choices = {"cpu": 1, "cuda": 2}
+    check_choice("device", "cuda", choices)
+    for value in ("tpu", None, 1, []):
+        with pytest.raises(ValueError, match=rf"^device={re.escape(repr(value))} is unknown; it may be 'cpu', 'cuda'$"):
+            check_choice("device", value, choices)
 
 
 @pytest.mark.parametrize(("value", "least"), [(1, 1), (7, 1), (0, 0), (2**70, 1)])

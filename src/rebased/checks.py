@@ -1,8 +1,16 @@
-"""Checks of single numbers, for every room: each names the argument, what it was and what it must be."""
+"""Checks of single values, for every room: each names the argument, what it was and what it may be."""
 
 import math
+from collections.abc import Iterable
 
-__all__ = ["check_integer", "check_not_negative", "check_number", "check_positive_number"]
+__all__ = ["check_choice", "check_integer", "check_not_negative", "check_number", "check_positive_number"]
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """ValueError for what is not among them."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
 
 
 def check_integer(name: str, value: int, *, least: int = 1) -> None:

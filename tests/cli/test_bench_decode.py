@@ -66,9 +66,9 @@ def test_graphs_are_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--contexts", "8,many"], "contexts: '8,many' is not a list"),
-        (["--backend", "magic"], "backend: 'magic' is unknown"),
-        (["--graphs"], "graphs: True needs device 'cuda'"),
+        (["--contexts", "8,many"], "contexts='8,many' is not a list"),
+        (["--backend", "magic"], "backend='magic' is unknown"),
+        (["--graphs"], "graphs=True needs device='cuda'"),
         (["--device", "cuda"], "torch sees no CUDA device"),
     ],
     ids=" ".join,

@@ -153,7 +153,7 @@ def test_no_bar_of_loading(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--recurrence", "trigram"], 2, "recurrence='trigram' is unknown; it may be 'bigram' or 'token'"),
+        (["--recurrence", "trigram"], 2, "recurrence='trigram' is unknown; it may be 'bigram', 'token'"),
         (["--length", "1"], 2, "length=1 must be at least 2"),
         (["--device", "tpu"], 2, "device='tpu' is unknown"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),

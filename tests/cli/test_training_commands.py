@@ -125,12 +125,12 @@ def test_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (["--stack", "rebasd"], "stack='rebasd' is unknown; there are"),
         (["--num-pairs", "5"], "num_pairs=5"),
-        (["--learning-rates", "fast"], "learning-rates: 'fast' is not a list of numbers"),
+        (["--learning-rates", "fast"], "learning-rates='fast' is not a list of numbers"),
         (["--learning-rates", ","], "no alternatives for learning_rate: the list is empty"),
         (["--seeds", "1,1"], "comes twice"),
         (["--dtype", "int8"], "dtype='int8' is unknown"),
         (["--device", "cuda"], "device='cuda' was asked for, but torch sees no CUDA device"),
-        (["--jobs", "0"], "jobs=0 must be positive"),
+        (["--jobs", "0"], "jobs=0 must be at least 1"),
     ],
     ids=lambda value: "=".join(value) if isinstance(value, list) else "",
 )

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rebased.analysis.recurrence import check_recurrence
+from rebased.analysis.recurrence import RECURRENCES
 from rebased.analysis.tally import KINDS, Score
-from rebased.checks import check_integer
+from rebased.checks import check_choice, check_integer
 
 __all__ = ["DTYPES", "Evaluation", "EvaluationConfig", "Group"]
 
@@ -38,9 +38,8 @@ class EvaluationConfig:
         if self.length == 1:
             raise ValueError("length=1 must be at least 2: the first token of a window is not predicted")
         check_integer("batch_size", self.batch_size)
-        check_recurrence(self.recurrence)
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
+        check_choice("recurrence", self.recurrence, RECURRENCES)
+        check_choice("dtype", self.dtype, DTYPES)
 
 
 @dataclass(frozen=True, kw_only=True)

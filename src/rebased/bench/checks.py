@@ -5,12 +5,11 @@ from collections.abc import Iterable
 
 import torch
 
-from rebased.checks import check_integer
+from rebased.checks import check_choice, check_integer
 
 __all__ = [
     "DEVICES",
     "DTYPES",
-    "check_choice",
     "check_choices",
     "check_graphs",
     "check_integers",
@@ -26,11 +25,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-
-def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r} is unknown; it may be {', '.join(choices)}")
 
 
 def check_choices(name: str, values: tuple[str, ...], choices: Iterable[str]) -> None:
@@ -61,23 +55,23 @@ def check_tokens(tokens: int, lengths: tuple[int, ...]) -> None:
     """That sequences of each length make up so many tokens."""
     for length in lengths:
         if tokens % length:
-            raise ValueError(f"tokens: {tokens} is no multiple of the length {length}")
+            raise ValueError(f"tokens={tokens} is no multiple of the length {length}")
 
 
 def check_graphs(graphs: bool, device: str) -> None:
     if graphs and device != "cuda":
-        raise ValueError(f"graphs: True needs device 'cuda', got {device!r}")
+        raise ValueError(f"graphs=True needs device='cuda', got {device!r}")
 
 
 def check_machine(device: str, threads: int | None) -> None:
     """Raise ValueError if this machine lacks what a bench takes."""
     processors = os.cpu_count() or 1
     if threads is not None and threads > processors:
-        raise ValueError(f"threads: {threads} is more than the {processors} processors of this machine")
+        raise ValueError(f"threads={threads} is more than the {processors} processors of this machine")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
+        raise ValueError("device='cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
 
 
 def _check_distinct(name: str, values: tuple[object, ...]) -> None:
     if len(set(values)) != len(values):
-        raise ValueError(f"{name}: {', '.join(map(str, values))} names an entry twice")
+        raise ValueError(f"{name}={','.join(map(str, values))} names an entry twice")

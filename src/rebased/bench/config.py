@@ -6,7 +6,7 @@ from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.machine import OnMachine
 from rebased.bench.peers import PEERS
-from rebased.checks import check_not_negative
+from rebased.checks import check_choice, check_not_negative
 from rebased.ops import BACKENDS
 
 __all__ = ["PASSES", "OpsBenchConfig", "backends_on"]
@@ -71,8 +71,8 @@ class OpsBenchConfig(OnMachine):
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
         checks.check_lengths("lengths", self.lengths)
         checks.check_choices("backends", self.backends, BACKENDS)
         checks.check_choices("passes", self.passes, PASSES)
@@ -85,9 +85,7 @@ class OpsBenchConfig(OnMachine):
         checks.check_graphs(self.graphs, self.device)
         if self.tokens is not None:
             if self.batch_size is not None:
-                raise ValueError(
-                    f"tokens: {self.tokens} and batch_size: {self.batch_size} exclude each other; give one"
-                )
+                raise ValueError(f"tokens={self.tokens} and batch_size={self.batch_size} exclude each other; give one")
             checks.check_tokens(self.tokens, self.lengths)
 
     def batch_at(self, length: int) -> int:

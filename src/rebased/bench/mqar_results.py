@@ -7,7 +7,7 @@ from rebased.bench.checks import DEVICES
 from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
-from rebased.checks import check_not_negative
+from rebased.checks import check_choice, check_not_negative
 from rebased.models.stacks import STACKS
 from rebased.training.recall import DTYPES, RecallConfig
 
@@ -42,9 +42,9 @@ class MqarBenchConfig(OnMachine):
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
-        checks.check_choice("stack", self.stack, STACKS)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
+        check_choice("stack", self.stack, STACKS)
         checks.check_lengths("lengths", self.lengths)
         checks.check_lengths("replicas", self.replicas)
         checks.check_integers(self, "d_model", "num_pairs", "batch_size", "micro_batches", "threads", "min_repetitions")

@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from rebased.checks import check_not_negative, check_number, check_positive_number
+from rebased.checks import check_choice, check_not_negative, check_number, check_positive_number
 from rebased.layers.states import State
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_positions
 from rebased.ops.positions import count_sequences
@@ -30,11 +30,6 @@ def check_dropout(name: str, value: float) -> None:
     check_number(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"{name}={value} must be at least 0 and less than 1")
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
 
 
 def check_divides(name: str, value: int, whole_name: str, whole: int) -> None:

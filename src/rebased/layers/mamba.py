@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rebased.checks import check_integer
+from rebased.checks import check_choice, check_integer
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.checks import check_choice
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import after_past, last_rows, pick
 from rebased.layers.states import MixerState

@@ -4,9 +4,9 @@ import copy
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
-from rebased.checks import check_integer, check_positive_number
+from rebased.checks import check_choice, check_integer, check_positive_number
 from rebased.layers import MIXERS, Mixer
-from rebased.layers.checks import check_choice, check_dropout, check_options
+from rebased.layers.checks import check_dropout, check_options
 
 __all__ = [
     "AFTER_MIXER",

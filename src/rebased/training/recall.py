@@ -7,8 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from inspect import signature
 from typing import Any, Self
 
-from rebased.checks import check_integer, check_not_negative, check_positive_number
-from rebased.layers.checks import check_choice
+from rebased.checks import check_choice, check_integer, check_not_negative, check_positive_number
 from rebased.models import LayerConfig, ModelConfig, preset
 from rebased.models.config import check_names, required_fields
 from rebased.models.stacks import STACKS

@@ -14,6 +14,7 @@ __all__ = [
     "POSITIONS",
     "LayerConfig",
     "ModelConfig",
+    "check_fields",
     "check_mixers",
     "check_names",
     "required_fields",
@@ -84,10 +85,7 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
-        check_names(cls, values)
-        missing = [name for name in required_fields(cls) if name not in values]
-        if missing:
-            raise ValueError(f"ModelConfig needs {', '.join(missing)}")
+        check_fields(cls, values)
         for layer in values["layers"]:
             if not isinstance(layer, dict) or "mixer" not in layer:
                 raise ValueError(f"layers has {layer!r}; each must be a dictionary with at least a mixer")
@@ -114,6 +112,14 @@ def _check_mixer(name: str, make: Any) -> None:
 def required_fields(cls: type) -> list[str]:
     """Those without a default."""
     return [x.name for x in fields(cls) if x.default is MISSING and x.default_factory is MISSING]
+
+
+def check_fields(cls: type, values: dict[str, Any]) -> None:
+    """ValueError for names that ``cls`` has not, and for fields without a default that have no value."""
+    check_names(cls, values)
+    missing = [name for name in required_fields(cls) if name not in values]
+    if missing:
+        raise ValueError(f"{cls.__name__} needs {', '.join(missing)}")
 
 
 def check_names(cls: type, values: dict[str, Any]) -> None:

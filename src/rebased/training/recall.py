@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from rebased.checks import check_choice, check_integer, check_not_negative, check_positive_number
 from rebased.models import LayerConfig, ModelConfig, preset
-from rebased.models.config import check_names, required_fields
+from rebased.models.config import check_fields, required_fields
 from rebased.models.stacks import STACKS
 from rebased.tasks import TASKS, Examples
 
@@ -170,10 +170,7 @@ class RecallConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
-        check_names(cls, values)
-        missing = [name for name in required_fields(cls) if name not in values]
-        if missing:
-            raise ValueError(f"a run needs {', '.join(missing)}")
+        check_fields(cls, values)
         return cls(**values)
 
     def but(self, **changes: Any) -> Self:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rebased.analysis.checkpoint import load_checkpoint
+from rebased.analysis.saved_model import load_saved_model
 from rebased.training.grid import read_grid
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -52,7 +52,7 @@ def test_finetune(main_of: Callable[..., str], tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert "There should be" in main_of("finetune", num_steps=1, saved=first)
     assert "There should be" in main_of("finetune", folder=first, num_steps=1, saved=second)
-    models = [load_checkpoint(folder) for folder in (first, second)]
+    models = [load_saved_model(folder) for folder in (first, second)]
     assert all(each.tokenizer is not None for each in models)
     weights = [each.model.get_input_embeddings().weight for each in models]
     assert not torch.equal(*weights)

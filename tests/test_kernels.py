@@ -453,21 +453,19 @@ def test_one_coefficient_per_head_or_none(backend: str) -> None:
         pytest.param(lambda: Polynomial(0, 0, torch.ones(2, 2)), ValueError, "^c2 .*2 axes", id="c2 with two axes"),
         pytest.param(lambda: Polynomial(0, 0.0, 0), ValueError, "^c0, c1 and c2", id="nothing left"),
         *(pytest.param(lambda p=p: Power(p), ValueError, "^p=", id=f"p={p!r}") for p in (0, -2, 3, 10, 2.0, True, "2")),
-        *(
-            pytest.param(lambda n=n: CosFormer(n), ValueError, "^max_len=", id=f"max_len={n!r}")
-            for n in (0, -1, 2.5, True)
-        ),
-        *(pytest.param(lambda n=n: DPFP(n), ValueError, "^nu=", id=f"nu={n!r}") for n in (0, -1, 1.0, True)),
-        *(
-            pytest.param(lambda n=n: RFA(n), ValueError, "^feature_dim=", id=f"rfa feature_dim={n!r}")
-            for n in (0, -4, 4.0)
-        ),
+        *(pytest.param(lambda n=n: CosFormer(n), ValueError, "^max_len=", id=f"max_len={n}") for n in (0, -1)),
+        *(pytest.param(lambda n=n: CosFormer(n), TypeError, "^max_len is", id=f"max_len={n}") for n in (2.5, True)),
+        *(pytest.param(lambda n=n: DPFP(n), ValueError, "^nu=", id=f"nu={n}") for n in (0, -1)),
+        *(pytest.param(lambda n=n: DPFP(n), TypeError, "^nu is", id=f"nu={n}") for n in (1.0, True)),
+        *(pytest.param(lambda n=n: RFA(n), ValueError, "^feature_dim=", id=f"rfa feature_dim={n}") for n in (0, -4)),
+        pytest.param(lambda: RFA(4.0), TypeError, "^feature_dim is 4.0", id="rfa feature_dim=4.0"),
         pytest.param(lambda: RFA(4, 0), ValueError, "^num_random=0", id="num_random=0"),
         *(
             pytest.param(lambda x=x: RFA(4, sigma=x), ValueError, "^sigma=", id=f"sigma={x}")
             for x in (0.0, -1.0, math.nan, math.inf)
         ),
         pytest.param(lambda: RFA(4, sigma="1"), TypeError, "^sigma", id="sigma a string"),
+        pytest.param(lambda: RFA(4, sigma=True), TypeError, "^sigma is True", id="sigma a bool"),
         pytest.param(
             lambda: RFA(4).key_features(torch.zeros(1, 1, 5)), ValueError, "feature_dim=5.*made for 4", id="rfa of 5"
         ),

@@ -7,6 +7,7 @@ transform in sight; where a transform maps over replicas, it is a Python loop (`
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -148,6 +149,14 @@ def _assert_within(actual: Any, expected: Any, bound: Callable[[torch.dtype], fl
             assert error <= bound(want.dtype), f"tensor {index} is off by {error:.1e}"
         else:
             assert torch.equal(have, want), f"tensor {index} is {have.tolist()}, not {want.tolist()}"
+
+
+def assert_refuses_double_backward(loss: Callable[..., Tensor], x: Tensor, *rest: Tensor) -> None:
+    """``loss`` has a gradient by x, and that has none."""
+    x.requires_grad_()
+    (dx,) = torch.autograd.grad(loss(x, *rest), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated"):
+        dx.sum().backward()
 
 
 def saved_by(function: Callable[[], object]) -> list[Tensor]:

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from rebased.checks import check_integer, check_positive_number
 from rebased.monomials import monomial_weights, monomials, num_features
 
 __all__ = [
@@ -59,11 +60,6 @@ def _check_coefficient(name: str, c: Coefficient) -> None:
         raise TypeError(f"{name} is {c!r}; it may be a number or a tensor")
     elif not math.isfinite(c):
         raise ValueError(f"{name}={c} is not finite")
-
-
-def _check_positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a positive integer")
 
 
 class Kernel(ABC):
@@ -298,7 +294,7 @@ class CosFormer(FeatureMap):
     max_len: int
 
     def __init__(self, max_len: int) -> None:
-        _check_positive("max_len", max_len)
+        check_integer("max_len", max_len)
         super().__init__(torch.relu, name=f"cosformer(max_len={max_len})", nonnegative=True)
         self.max_len = max_len
 
@@ -322,7 +318,7 @@ class DPFP(FeatureMap):
     """
 
     def __init__(self, nu: int = 1) -> None:
-        _check_positive("nu", nu)
+        check_integer("nu", nu)
         super().__init__(self._project, name=f"dpfp(nu={nu})", nonnegative=True)
         self.nu = nu
 
@@ -342,14 +338,11 @@ class RFA(FeatureMap):
     """
 
     def __init__(self, feature_dim: int, num_random: int = 64, *, seed: int = 0, sigma: float = 1.0) -> None:
-        _check_positive("feature_dim", feature_dim)
-        _check_positive("num_random", num_random)
+        check_integer("feature_dim", feature_dim)
+        check_integer("num_random", num_random)
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"seed is {seed!r}; it must be an integer")
-        if not isinstance(sigma, (int, float)):
-            raise TypeError(f"sigma is {sigma!r}; it must be a number")
-        if not 0 < sigma < math.inf:
-            raise ValueError(f"sigma={sigma} must be positive and finite")
+        check_positive_number("sigma", sigma)
         name = f"rfa(feature_dim={feature_dim}, num_random={num_random}, seed={seed}, sigma={sigma})"
         super().__init__(self._project, name=name)
         generator = torch.Generator().manual_seed(seed)

@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from evaluation_cases import DOCUMENTS, Token, make_corpus, perplexity_of, predicted_tokens, save_model
-from rebased.analysis.checkpoint import load_checkpoint
 from rebased.analysis.evaluation import Evaluation, EvaluationConfig, Group
 from rebased.analysis.perplexity import evaluate
+from rebased.analysis.saved_model import load_saved_model
 from rebased.corpora import Corpus, open_corpus, prepare
 
 LENGTH = 150  # over the first bucket's end, and no divisor of anything
@@ -32,7 +32,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def evaluated(folder: Path, corpus: Corpus, **options: Any) -> Evaluation:
-    return evaluate(load_checkpoint(folder), corpus, EvaluationConfig(**{"length": LENGTH} | options))
+    return evaluate(load_saved_model(folder), corpus, EvaluationConfig(**{"length": LENGTH} | options))
 
 
 @pytest.mark.parametrize("recurrence", ["bigram", "token"])
@@ -44,7 +44,7 @@ def test_is_the_definition(
     found = evaluated(
         saved[architecture], corpus, crossing=crossing, recurrence=recurrence, batch_size=3, dtype="float64"
     )
-    model = load_checkpoint(saved[architecture]).model.double()
+    model = load_saved_model(saved[architecture]).model.double()
     tokens = list(chain.from_iterable(predicted_tokens(model, LENGTH, crossing=crossing)))
     check_group(found.whole, tokens, recurrence)
     sets = {kind for kind, _ in DOCUMENTS}
@@ -72,7 +72,7 @@ def check_group(group: Group, tokens: list[Token], recurrence: str) -> None:
 
 def test_the_error_is_that_of_leaving_out_windows(corpus: Corpus, saved: dict[str, Path]) -> None:
     found = evaluated(saved["rebased"], corpus, dtype="float64").whole.scores
-    windows = predicted_tokens(load_checkpoint(saved["rebased"]).model.double(), LENGTH, crossing=True)
+    windows = predicted_tokens(load_saved_model(saved["rebased"]).model.double(), LENGTH, crossing=True)
     for kind, chosen in (("all", (True, False)), ("ar", (True,)), ("non_ar", (False,))):
         rows = [[token for token in window if token.is_pair in chosen] for window in windows]
         without = [perplexity_of([*chain(*rows[:i], *rows[i + 1 :])]) for i in range(len(rows))]
@@ -86,7 +86,7 @@ def test_is_the_loss_of_transformers(corpus: Corpus, saved: dict[str, Path]) -> 
     found = evaluated(saved["gpt2"], corpus, length=100)
     stream = [token for _, text in DOCUMENTS for token in (*text.encode(), 256)]
     rows = torch.tensor([stream[start : start + 100] for start in range(0, len(stream) - 99, 100)])
-    expected = load_checkpoint(saved["gpt2"]).model(rows, labels=rows).loss
+    expected = load_saved_model(saved["gpt2"]).model(rows, labels=rows).loss
     assert found.num_windows == len(rows) > 5
     assert found.whole.scores["all"].loss == pytest.approx(float(expected), rel=1e-5)
 
@@ -116,7 +116,7 @@ def test_on_a_gpu(
 ) -> None:
     expected = evaluated(saved[architecture], corpus, crossing=crossing, dtype="float64").to_json()
     config = EvaluationConfig(length=LENGTH, crossing=crossing, dtype=dtype, batch_size=3)
-    found = evaluate(load_checkpoint(saved[architecture]), corpus, config, device="cuda").to_json()
+    found = evaluate(load_saved_model(saved[architecture]), corpus, config, device="cuda").to_json()
     assert found["perplexity"] == pytest.approx(expected["perplexity"], rel=error)
     assert found["num_tokens"] == expected["num_tokens"]
 
@@ -143,7 +143,7 @@ def test_a_model_without_positions_takes_any_length(corpus: Corpus, tmp_path: Pa
 def test_few_windows_are_spread(corpus: Corpus, saved: dict[str, Path]) -> None:
     """Of ten windows of 109 tokens the first, fourth and seventh."""
     found = evaluated(saved["rebased"], corpus, length=109, max_windows=3, dtype="float64")
-    model = load_checkpoint(saved["rebased"]).model.double()
+    model = load_saved_model(saved["rebased"]).model.double()
     windows = predicted_tokens(model, 109, crossing=True)
     assert len(windows) == 10
     check_group(found.whole, [*windows[0], *windows[3], *windows[6]], "bigram")
@@ -224,19 +224,19 @@ def test_without_a_tokenizer_there_is_a_note(corpus: Corpus, saved: dict[str, Pa
 
 def test_losses_that_are_no_numbers(corpus: Corpus, tmp_path: Path) -> None:
     save_model(tmp_path)
-    checkpoint = load_checkpoint(tmp_path)
-    checkpoint.model.model.backbone.norm.weight.data.fill_(math.nan)
+    loaded = load_saved_model(tmp_path)
+    loaded.model.model.backbone.norm.weight.data.fill_(math.nan)
     with pytest.raises(ValueError, match="window 0 of validation has losses that are not finite"):
-        evaluate(checkpoint, corpus, EvaluationConfig())
+        evaluate(loaded, corpus, EvaluationConfig())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"length": 1}, "length=1 must be at least 2"),
-        ({"length": 0}, "length=0 must be a positive integer"),
-        ({"max_windows": 0}, "max_windows=0 must be a positive integer"),
-        ({"batch_size": 0}, "batch_size=0 must be a positive integer"),
+        ({"length": 0}, "length=0 must be at least 1"),
+        ({"max_windows": 0}, "max_windows=0 must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"recurrence": "trigram"}, "recurrence='trigram' is unknown"),
         ({"dtype": "int8"}, "dtype='int8' is unknown; it may be 'float32', 'bfloat16', 'float64'"),
     ],
@@ -270,12 +270,12 @@ def change_width(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut_weights, "is no checkpoint that can be loaded"),
+        (cut_weights, "has no model that can be loaded"),
         (lose_a_weight, "lacks weights of its model, or has them in other shapes: model.backbone.norm.weight"),
-        (change_width, "is no checkpoint that can be loaded|lacks weights of its model"),
-        (lambda folder: (folder / "config.json").write_text("{"), "is no checkpoint that can be loaded"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "is no checkpoint that can be loaded"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is no checkpoint that can be loaded"),
+        (change_width, "has no model that can be loaded|lacks weights of its model"),
+        (lambda folder: (folder / "config.json").write_text("{"), "has no model that can be loaded"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no model that can be loaded"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "has no model that can be loaded"),
         (lambda folder: (folder / "training.json").write_text("{"), "cannot read .*training.json"),
         (lambda folder: (folder / "training.json").write_text("[]"), "training.json holds no JSON object"),
     ],
@@ -284,18 +284,18 @@ def change_width(folder: Path) -> None:
 def test_broken_checkpoints(damage: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
     damage(save_model(tmp_path))
     with pytest.raises(ValueError, match=message):
-        load_checkpoint(tmp_path)
+        load_saved_model(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
-        load_checkpoint(tmp_path / "none")
+        load_saved_model(tmp_path / "none")
 
 
 def test_parameters_are_counted_once(saved: dict[str, Path]) -> None:
-    checkpoint = load_checkpoint(saved["gpt2"])
-    assert checkpoint.num_parameters == checkpoint.model.num_parameters()
-    assert checkpoint.training == {}
+    loaded = load_saved_model(saved["gpt2"])
+    assert loaded.num_parameters == loaded.model.num_parameters()
+    assert loaded.training == {}
 
 
 def test_the_corpus_may_be_opened_anew(corpus: Corpus, saved: dict[str, Path]) -> None:

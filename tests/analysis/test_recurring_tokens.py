@@ -68,7 +68,7 @@ def test_pairs_that_do_not_fit_into_64_bits() -> None:
     [
         ({"tokens": np.array([1, 2])}, r"tokens has shape \(2,\); it must be \(W, T\)"),
         ({"tokens": np.array([[1, -2]])}, "tokens has -2; none may be negative"),
-        ({"by": "trigram"}, "recurrence='trigram' is unknown; it may be 'bigram' or 'token'"),
+        ({"by": "trigram"}, "recurrence='trigram' is unknown; it may be 'bigram', 'token'"),
         ({"sequences": np.array([[0, 0]])}, r"sequences has shape \(1, 2\); it must be \(1, 3\)"),
     ],
 )

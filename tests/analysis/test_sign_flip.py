@@ -159,10 +159,16 @@ def test_finds_a_difference() -> None:
         ({"differences": np.array([0.1, np.nan])}, "differences has 1 values that are not finite"),
         ({"blocks": ["a"]}, "blocks has 1 labels for 2 values"),
         ({"num_flips": 0}, "num_flips=0"),
-        ({"seed": None}, "seed=None"),
+        ({"seed": -1}, "seed=-1"),
         ({"max_exact_blocks": 33}, "max_exact_blocks=33 must be from 0 to 32"),
     ],
 )
 def test_bad_input(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sign_flip_test(**{"differences": np.array([0.1, 0.2]), **arguments})
+
+
+def test_a_seed_must_be_given() -> None:
+    """None would draw differently each time."""
+    with pytest.raises(TypeError, match="seed is None"):
+        sign_flip_test(np.array([0.1, 0.2]), seed=None)

@@ -97,13 +97,13 @@ def test_wrong_step_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("device", "tpu", "device: 'tpu' is unknown"),
-        ("dtype", "int8", "dtype: 'int8' is unknown"),
-        ("backend", "chunked", "backend: 'chunked' is unknown; it may be auto, torch, triton"),
+        ("device", "tpu", "device='tpu' is unknown"),
+        ("dtype", "int8", "dtype='int8' is unknown"),
+        ("backend", "chunked", "backend='chunked' is unknown; it may be 'auto', 'torch', 'triton'"),
         ("contexts", (), "contexts is empty"),
-        ("batch_size", 0, "batch_size: 0"),
+        ("batch_size", 0, "batch_size=0"),
         ("min_seconds", -1.0, "min_seconds=-1"),
-        ("graphs", True, "graphs: True needs device 'cuda', got 'cpu'"),
+        ("graphs", True, "graphs=True needs device='cuda', got 'cpu'"),
     ],
 )
 def test_bad_value(field: str, value: Any, message: str) -> None:

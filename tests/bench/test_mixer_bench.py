@@ -87,7 +87,7 @@ def test_the_file_can_be_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"mixers": ("gpt",)}, "mixers: 'gpt'"),
+        ({"mixers": ("gpt",)}, "mixers='gpt'"),
         ({"lengths": (0,)}, "lengths"),
         ({"passes": "backward"}, "passes"),
         ({"d_model": 0}, "d_model"),

@@ -4,24 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from bench.results_by_hand import small_result
+from commands import run
 from rebased.cli import bench_ops, bench_plot
-from rebased.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["bench", *map(str, arguments)], terminal_width=200)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, " ".join(result.output.replace("│", " ").split())
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("ops-*.json")), ids=lambda path: path.name)
 def test_committed_files_can_be_drawn(path: Path, tmp_path: Path) -> None:
-    status, said = run("plot", path, "--out", tmp_path / "new" / "ops.png")
+    status, said = run("bench", "plot", path, "--out", tmp_path / "new" / "ops.png")
     assert (status, said.split()[0]) == (0, "wrote")
     assert (tmp_path / "new" / "ops.png").read_bytes().startswith(b"\x89PNG")
 
@@ -29,8 +22,8 @@ def test_committed_files_can_be_drawn(path: Path, tmp_path: Path) -> None:
 def test_ops_draws_what_can_be_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_ops, "run_ops_bench", lambda config, **_: small_result(passes=("forward", "both")))
     first, again, numbers = tmp_path / "a" / "x.svg", tmp_path / "b" / "x.svg", tmp_path / "ops.json"
-    assert run("ops", "--figure", first, "--out", numbers)[0] == 0
-    assert run("plot", numbers, "--out", again)[0] == 0
+    assert run("bench", "ops", "--figure", first, "--out", numbers)[0] == 0
+    assert run("bench", "plot", numbers, "--out", again)[0] == 0
     assert first.read_bytes() == again.read_bytes()
 
 
@@ -40,7 +33,7 @@ def test_unknown_format_ends_before_any_work(command: str, tmp_path: Path, monke
     numbers = tmp_path / "ops.json"
     small_result().write(numbers)
     arguments = ["--figure", "x.docx"] if command == "ops" else [numbers, "--out", "x.docx"]
-    status, said = run(command, *arguments)
+    status, said = run("bench", command, *arguments)
     assert status == 2
     assert "x.docx must end in .png, .svg, .pdf" in said
 
@@ -48,7 +41,7 @@ def test_unknown_format_ends_before_any_work(command: str, tmp_path: Path, monke
 def test_absent_matplotlib_ends_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_plot, "find_spec", lambda name: None)
     monkeypatch.setattr(bench_ops, "run_ops_bench", lambda *_, **__: pytest.fail("work was begun"))
-    status, said = run("ops", "--figure", "x.png")
+    status, said = run("bench", "ops", "--figure", "x.png")
     assert status == 1
     assert "pip install matplotlib" in said
 
@@ -57,6 +50,6 @@ def test_absent_matplotlib_ends_before_any_work(monkeypatch: pytest.MonkeyPatch)
 def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
-    status, said = run("plot", path, "--out", tmp_path / "x.png")
+    status, said = run("bench", "plot", path, "--out", tmp_path / "x.png")
     assert status == 1
     assert "does not hold a result of `rebased bench ops`" in said

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
 
 import rebased
+from commands import run
 from rebased.analysis.evaluation import EvaluationConfig
 from rebased.bench.config import OpsBenchConfig
 from rebased.bench.decode_results import DecodeBenchConfig
@@ -28,13 +27,6 @@ from rebased.training.language.config import LanguageRunConfig, RunOptions
 _SIZES = {"lengths": "16,32", "num-heads": 2, "feature-dim": 4, "head-dim": 8}
 _SPEED = {"threads": 1, "min-repetitions": 1, "min-seconds": 0}
 TINY = ["bench", "ops", *(f"--{name}={value}" for name, value in (_SIZES | _SPEED).items())]
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    """The exit status, and what was said without frames and line breaks."""
-    result = CliRunner().invoke(app, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
 
 
 def test_version() -> None:
@@ -103,19 +95,19 @@ def test_bench_of_fixed_tokens_with_peers_and_errors() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--device", "tpu"], "device: 'tpu' is unknown; it may be cpu, cuda"),
-        (["--device", "cuda"], "device: 'cuda' was asked for, but torch sees no CUDA device"),
-        (["--dtype", "int8"], "dtype: 'int8' is unknown; it may be float32, float64, bfloat16, float16"),
-        (["--backends", "chunked,magic"], "backends: 'magic' is unknown; it may be"),
-        (["--lengths", "512,0"], "lengths: 0 is not a positive integer"),
-        (["--lengths", "512,many"], "lengths: '512,many' is not a list of integers"),
+        (["--device", "tpu"], "device='tpu' is unknown; it may be 'cpu', 'cuda'"),
+        (["--device", "cuda"], "device='cuda' was asked for, but torch sees no CUDA device"),
+        (["--dtype", "int8"], "dtype='int8' is unknown; it may be 'float32', 'float64', 'bfloat16', 'float16'"),
+        (["--backends", "chunked,magic"], "backends='magic' is unknown; it may be"),
+        (["--lengths", "512,0"], "lengths=0 must be at least 1"),
+        (["--lengths", "512,many"], "lengths='512,many' is not a list of integers"),
         (["--lengths", ","], "lengths is empty"),
-        (["--passes", "backward"], "passes: 'backward' is unknown; it may be forward, both"),
-        (["--peers", "magic"], "peers: 'magic' is unknown; it may be parallel_rebased"),
-        (["--tokens", "8192", "--batch-size", "2"], "tokens: 8192 and batch_size: 2 exclude each other"),
-        (["--tokens", "1000"], "tokens: 1000 is no multiple of the length 512"),
-        (["--threads", "0"], "threads: 0 is not a positive integer"),
-        (["--batch-size", "-2"], "batch_size: -2 is not a positive integer"),
+        (["--passes", "backward"], "passes='backward' is unknown; it may be 'forward', 'both'"),
+        (["--peers", "magic"], "peers='magic' is unknown; it may be 'parallel_rebased'"),
+        (["--tokens", "8192", "--batch-size", "2"], "tokens=8192 and batch_size=2 exclude each other"),
+        (["--tokens", "1000"], "tokens=1000 is no multiple of the length 512"),
+        (["--threads", "0"], "threads=0 must be at least 1"),
+        (["--batch-size", "-2"], "batch_size=-2 must be at least 1"),
     ],
     ids=lambda value: "=".join(value) if isinstance(value, list) else "",
 )

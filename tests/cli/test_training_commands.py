@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from commands import run
 from rebased.cli import train as train_module
-from rebased.cli.app import app
 from rebased.runs import find_runs
 from rebased.training import execute
 
@@ -42,13 +41,6 @@ epochs = 1
 learning_rate = 1e-3
 seed = [1, 2]
 """
-
-
-def run(*arguments: object) -> tuple[int, str]:
-    """The exit status, and what was said without frames and line breaks."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
 
 
 def test_mqar_trains_a_cell_and_says_how_it_went(tmp_path: Path) -> None:
@@ -133,12 +125,12 @@ def test_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (["--stack", "rebasd"], "stack='rebasd' is unknown; there are"),
         (["--num-pairs", "5"], "num_pairs=5"),
-        (["--learning-rates", "fast"], "learning-rates: 'fast' is not a list of numbers"),
+        (["--learning-rates", "fast"], "learning-rates='fast' is not a list of numbers"),
         (["--learning-rates", ","], "no alternatives for learning_rate: the list is empty"),
         (["--seeds", "1,1"], "comes twice"),
         (["--dtype", "int8"], "dtype='int8' is unknown"),
         (["--device", "cuda"], "device='cuda' was asked for, but torch sees no CUDA device"),
-        (["--jobs", "0"], "jobs=0 must be positive"),
+        (["--jobs", "0"], "jobs=0 must be at least 1"),
     ],
     ids=lambda value: "=".join(value) if isinstance(value, list) else "",
 )

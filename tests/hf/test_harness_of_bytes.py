@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evaluation_cases import END_OF_TEXT, save_model
-from rebased.analysis.checkpoint import load_checkpoint
+from rebased.analysis.saved_model import load_saved_model
 from rebased.analysis.token_losses import TokenLosses
 
 TEXTS = ["the cat sat on the mat", "a naïve café in 東京", "x"]
@@ -26,7 +26,7 @@ def test_likelihood_of_texts(saved: Path, monkeypatch: pytest.MonkeyPatch) -> No
     harness = HFLM(pretrained=str(saved), device="cpu", dtype="float32", batch_size=2)
     requests = [Instance("loglikelihood_rolling", {}, (text,), index) for index, text in enumerate(TEXTS)]
     found = harness.loglikelihood_rolling(requests, disable_tqdm=True)
-    losses = TokenLosses(load_checkpoint(saved).model)
+    losses = TokenLosses(load_saved_model(saved).model)
     expected = [-float(losses(torch.tensor([[END_OF_TEXT, *text.encode()]])).sum()) for text in TEXTS]
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -42,7 +42,7 @@ def test_choices(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [("the cat", " sat"), ("the cat", " 東京")]
     requests = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(pairs)]
     found = [likelihood for likelihood, _ in harness.loglikelihood(requests, disable_tqdm=True)]
-    losses = TokenLosses(load_checkpoint(saved).model)
+    losses = TokenLosses(load_saved_model(saved).model)
     for (start, end), likelihood in zip(pairs, found, strict=True):
         tokens = torch.tensor([[*start.encode(), *end.encode()]])
         assert likelihood == pytest.approx(-float(losses(tokens)[0, -len(end.encode()) :].sum()), rel=1e-5)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
 
 from rebased import models
-from rebased.analysis.checkpoint import load_checkpoint
+from rebased.analysis.saved_model import load_saved_model
 from rebased.hf import PRESETS, RebasedConfig, RebasedForCausalLM, RebasedModel, preset
 from rebased.layers import MIXERS
 from rebased.models import LanguageModel
@@ -82,7 +82,7 @@ def test_a_mixer_that_was_not_imported_is_named(tmp_path: Path) -> None:
     message = (
         "there is no mixer 'mine'; .*; one of your own must be imported first, so that it is in rebased.layers.MIX"
     )
-    for load in (AutoConfig.from_pretrained, AutoModelForCausalLM.from_pretrained, load_checkpoint):
+    for load in (AutoConfig.from_pretrained, AutoModelForCausalLM.from_pretrained, load_saved_model):
         with pytest.raises(ValueError, match=message):
             load(tmp_path)
 

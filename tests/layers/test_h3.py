@@ -132,10 +132,10 @@ def test_initialisation() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"state_dim": 0}, ValueError, "state_dim=0 must be positive"),
+        ({"state_dim": 0}, ValueError, "state_dim=0 must be at least 1"),
         ({"state_dim": 5}, ValueError, "state_dim=5 must be even"),
         ({"state_dim": 4.0}, TypeError, "state_dim is 4.0; it must be an integer"),
-        ({"head_dim": 0}, ValueError, "head_dim=0 must be positive"),
+        ({"head_dim": 0}, ValueError, "head_dim=0 must be at least 1"),
         ({"head_dim": 4}, ValueError, "head_dim=4 does not divide d_model=6; it may be 1, 2, 3, 6"),
     ],
 )

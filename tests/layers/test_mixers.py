@@ -275,7 +275,7 @@ def test_bad_shapes(variant: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [
-        ("rebased", {"num_heads": 0}, "num_heads=0 must be positive"),
+        ("rebased", {"num_heads": 0}, "num_heads=0 must be at least 1"),
         (
             "rebased",
             {"num_heads": 5, "num_key_heads": 2},
@@ -287,10 +287,10 @@ def test_bad_shapes(variant: str) -> None:
         ("kernel_attention", {"kernel": "exp"}, "kernel='exp' is unknown; there are 'rebased', 'based'"),
         ("kernel_attention", {"kernel": "cosformer"}, r"which takes \(max_len\)"),
         ("kernel_attention", {"learn_coefficients": True}, "learn_coefficients needs kernel='based' or 'rebased'"),
-        ("short_conv", {"num_taps": 0}, "num_taps=0 must be positive"),
-        ("rwkv", {"layer": 2, "num_layers": 2}, "layer=2 must be in 0 .. num_layers - 1 = 1"),
+        ("short_conv", {"num_taps": 0}, "num_taps=0 must be at least 1"),
+        ("rwkv", {"layer": 2, "num_layers": 2}, "layer=2 must be less than num_layers=2"),
         ("mamba", {"init": "zoology"}, "init='zoology' is unknown; it may be 'own', 'published'"),
-        ("mamba", {"state_dim": -1}, "state_dim=-1 must be positive"),
+        ("mamba", {"state_dim": -1}, "state_dim=-1 must be at least 1"),
         ("rebased", {"eps": -1.0}, "eps=-1.0 must not be negative"),
         (
             "kernel_attention",

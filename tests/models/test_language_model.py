@@ -213,7 +213,7 @@ def test_seq_len_reaches_the_mixers_that_need_it() -> None:
     [
         (lambda: preset("mqar-gpt"), "name='mqar-gpt' is unknown; there are mqar-attention, mqar-conv_attention"),
         (lambda: preset("mqar-based", width=3), "ModelConfig has no width; there are d_model, seq_len"),
-        (lambda: preset("mqar-based", d_model=0), "d_model=0 must be positive"),
+        (lambda: preset("mqar-based", d_model=0), "d_model=0 must be at least 1"),
         (
             lambda: LayerConfig(mixer="rebased", options={"num_head": 3}),
             r"do not fit mixer='rebased', which takes \(norm",

@@ -248,7 +248,7 @@ def test_leakage() -> None:
         (lambda: mqar(1, 12, 4), "num_pairs=4 needs seq_len >= 16, got 12"),
         (lambda: mqar(1, 13, 3), "seq_len=13 must be even"),
         (lambda: mqar(1, 256, 4, vocab_size=256), "vocab_size=256 must be greater than seq_len=256"),
-        (lambda: mqar(1, 12, 0), "num_pairs=0 must be positive"),
+        (lambda: mqar(1, 12, 0), "num_pairs=0 must be at least 1"),
         (lambda: mqar(0, 12, 3), "num_examples=0 must be at least 1"),
         (lambda: mqar(1, 12, 3, seed=-1), "seed=-1 must be at least 0"),
         (lambda: mqar(1, 12, 3, power=0.0), "power=0.0 must be positive"),

@@ -247,9 +247,9 @@ def test_workers_share_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("threads", {}, "engine='threads' is unknown; it may be serial, processes, ray"),
+        ("threads", {}, "engine='threads' is unknown; it may be 'serial', 'processes', 'ray'"),
         ("serial", {"jobs": 2}, "jobs=2 goes with engine='processes' or 'ray'"),
-        (None, {"jobs": 0}, "jobs=0 must be positive"),
+        (None, {"jobs": 0}, "jobs=0 must be at least 1"),
         (None, {"device": "tpu"}, "device='tpu' is unknown"),
         ("ray", {"device": "cuda:1"}, "device='cuda:1' is unknown to engine='ray'"),
         ("serial", {"ray_address": "auto"}, "ray_address='auto' goes with engine='ray'"),

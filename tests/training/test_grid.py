@@ -75,7 +75,7 @@ def test_errors_say_what_there_is(grid: dict[str, Any], message: str) -> None:
     [
         (None, "cannot read the grid .*: No such file"),
         ("[run", r"grid\.toml: Expected"),
-        ("[run]\nstack = 3", r"grid\.toml: a run needs"),
+        ("[run]\nstack = 3", r"grid\.toml: RecallConfig needs"),
         (
             "[run]\nstack = 'rebased'\nd_model = 'wide'\nseq_len = 16\nlearning_rate = 1.0\nseed = 1",
             r"grid\.toml: d_model is 'wide'; it must be an integer",

@@ -5,6 +5,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from rebased.checks import check_integer
+
 __all__ = [
     "broadcasts_to",
     "check_fraction",
@@ -15,6 +17,8 @@ __all__ = [
     "group_codes",
     "weights_array",
 ]
+
+check_positive = check_integer  # as `rebased.analysis.rate_flip` knows it
 
 
 def finite_array(name: str, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -62,13 +66,6 @@ def check_fraction(name: str, value: float) -> None:
         raise ValueError(f"{name}={value} must be between 0 and 1, exclusive")
 
 
-def check_positive(name: str, value: int) -> None:
-    """ValueError unless a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a positive integer")
-
-
 def check_seed(seed: int) -> None:
-    """ValueError unless a non-negative integer: None would draw differently each time."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed={seed!r} must be a non-negative integer")
+    """TypeError or ValueError unless a non-negative integer: None would draw differently each time."""
+    check_integer("seed", seed, least=0)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from rebased.analysis.checks import check_positive, finite_vector
+from rebased.analysis.checks import finite_vector
+from rebased.checks import check_integer
 
 __all__ = ["cliffs_delta", "cohens_dz", "hedges_correction", "hedges_gz"]
 
@@ -23,7 +24,7 @@ def cohens_dz(differences: Float[np.ndarray, "n"]) -> float:
 
 def hedges_correction(degrees_of_freedom: int) -> float:
     """The factor that makes d unbiased for normal data: ``Γ(m/2) / (√(m/2) Γ((m - 1)/2))``, m ≥ 2 (Hedges 1981)."""
-    check_positive("degrees_of_freedom", degrees_of_freedom)
+    check_integer("degrees_of_freedom", degrees_of_freedom)
     if degrees_of_freedom < 2:
         raise ValueError(f"degrees_of_freedom={degrees_of_freedom} must be at least 2: d of fewer has no mean")
     half = degrees_of_freedom / 2

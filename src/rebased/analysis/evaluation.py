@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rebased.analysis.checks import check_positive
-from rebased.analysis.recurrence import check_recurrence
+from rebased.analysis.recurrence import RECURRENCES
 from rebased.analysis.tally import KINDS, Score
+from rebased.checks import check_choice, check_integer
 
 __all__ = ["DTYPES", "Evaluation", "EvaluationConfig", "Group"]
 
@@ -34,13 +34,12 @@ class EvaluationConfig:
         """Raise ValueError, naming the field, for a value outside its domain."""
         for name in ("length", "max_windows"):
             if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+                check_integer(name, getattr(self, name))
         if self.length == 1:
             raise ValueError("length=1 must be at least 2: the first token of a window is not predicted")
-        check_positive("batch_size", self.batch_size)
-        check_recurrence(self.recurrence)
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r} is unknown; it may be {', '.join(map(repr, DTYPES))}")
+        check_integer("batch_size", self.batch_size)
+        check_choice("recurrence", self.recurrence, RECURRENCES)
+        check_choice("dtype", self.dtype, DTYPES)
 
 
 @dataclass(frozen=True, kw_only=True)

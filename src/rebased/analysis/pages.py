@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rebased.checks import check_choice
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -33,8 +35,7 @@ class Cell:
     """What is said where there is room: a tooltip."""
 
     def __post_init__(self) -> None:
-        if self.tone not in TONES:
-            raise ValueError(f"tone={self.tone!r} is unknown; it may be one of {', '.join(map(repr, TONES))}")
+        check_choice("tone", self.tone, TONES)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class Claim:
     """One of `VERDICTS`."""
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict={self.verdict!r} is unknown; it may be {', '.join(map(repr, VERDICTS))}")
+        check_choice("verdict", self.verdict, VERDICTS)
 
 
 Part = str | Table | Picture

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rebased.analysis.checkpoint import Checkpoint
 from rebased.analysis.evaluation import Evaluation, EvaluationConfig, Group
 from rebased.analysis.recurrence import recurs
+from rebased.analysis.saved_model import SavedModel
 from rebased.analysis.tally import KINDS, Tally, bucket_start
 from rebased.analysis.token_bytes import TokenBytes
 from rebased.analysis.token_losses import TokenLosses
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 def evaluate(
-    checkpoint: Checkpoint,
+    saved: SavedModel,
     corpus: Corpus,
     config: EvaluationConfig,
     *,
@@ -48,11 +48,11 @@ def evaluate(
     ValueError, before any work, if the model and the corpus do not fit each other or there is no window; and for a loss
     that is not a finite number.
     """
-    notes = _check_vocabulary(checkpoint, corpus)
-    windows = _make_windows(checkpoint, corpus, config)
+    notes = _check_vocabulary(saved, corpus)
+    windows = _make_windows(saved, corpus, config)
     chosen = spread(len(windows), config.max_windows)
     begin = time.perf_counter()
-    model = checkpoint.model.to(device, torch.float64 if config.dtype == "float64" else torch.float32)
+    model = saved.model.to(device, torch.float64 if config.dtype == "float64" else torch.float32)
     token_losses, token_bytes = TokenLosses(model), TokenBytes(corpus, config.split)
     tally = Tally(len(chosen), len(windows.split.sets), windows.length)
     for start in range(0, len(chosen), config.batch_size):
@@ -69,7 +69,7 @@ def evaluate(
         if progress is not None:
             progress(start + len(some), len(chosen))
     seconds = time.perf_counter() - begin
-    note = checkpoint.note_on_length(windows.length, was_chosen=config.length is not None)
+    note = saved.note_on_length(windows.length, was_chosen=config.length is not None)
     notes = notes if note is None else (*notes, note)
     return _result(tally, replace(config, length=windows.length), windows, notes, seconds)
 
@@ -77,23 +77,23 @@ def evaluate(
 # ---- Before any work ----
 
 
-def _check_vocabulary(checkpoint: Checkpoint, corpus: Corpus) -> tuple[str, ...]:
+def _check_vocabulary(saved: SavedModel, corpus: Corpus) -> tuple[str, ...]:
     """ValueError unless the model can read the corpus; what should be said if nothing proves that it can."""
-    size = checkpoint.model.get_input_embeddings().weight.shape[0]
+    size = saved.model.get_input_embeddings().weight.shape[0]
     if size < corpus.vocab_size:
         raise ValueError(f"the corpus has tokens up to {corpus.vocab_size - 1}, and the model only {size} embeddings")
-    if checkpoint.tokenizer is None:
+    if saved.tokenizer is None:
         return ("no tokenizer was saved with the model: that it is the corpus's could not be checked",)
-    if hash_tokenizer(checkpoint.tokenizer) != corpus.tokenizer_hash:
+    if hash_tokenizer(saved.tokenizer) != corpus.tokenizer_hash:
         raise ValueError(
             "the tokenizer saved with the model is not the corpus's; prepare the corpus with the model's tokenizer"
         )
     return ()
 
 
-def _make_windows(checkpoint: Checkpoint, corpus: Corpus, config: EvaluationConfig) -> Windows:
-    split, limit = corpus.split(config.split), checkpoint.max_positions
-    length = config.length or checkpoint.usual_length or DEFAULT_LENGTH
+def _make_windows(saved: SavedModel, corpus: Corpus, config: EvaluationConfig) -> Windows:
+    split, limit = corpus.split(config.split), saved.max_positions
+    length = config.length or saved.usual_length or DEFAULT_LENGTH
     if limit is not None and length > limit:
         raise ValueError(f"length={length} is more than the model's {limit} positions")
     windows = Windows(split, length, crossing=config.crossing)

@@ -8,14 +8,11 @@ its Table 2 implies (45 %) is in the range of repeated pairs of tokens, and far 
 import numpy as np
 from jaxtyping import Bool, Int
 
-__all__ = ["RECURRENCES", "check_recurrence", "recurs"]
+from rebased.checks import check_choice
+
+__all__ = ["RECURRENCES", "recurs"]
 
 RECURRENCES = ("bigram", "token")
-
-
-def check_recurrence(by: str) -> None:
-    if by not in RECURRENCES:
-        raise ValueError(f"recurrence={by!r} is unknown; it may be {' or '.join(map(repr, RECURRENCES))}")
 
 
 def recurs(
@@ -27,7 +24,7 @@ def recurs(
     window of its own, and the first token of each, which follows nothing, does not recur as a bigram. ValueError for
     tokens below 0 and unknown names.
     """
-    check_recurrence(by)
+    check_choice("recurrence", by, RECURRENCES)
     if tokens.ndim != 2:
         raise ValueError(f"tokens has shape {tokens.shape}; it must be (W, T)")
     if sequences is not None and sequences.shape != tokens.shape:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from rebased.analysis.checks import check_positive, check_seed, finite_vector, group_codes
+from rebased.analysis.checks import check_seed, finite_vector, group_codes
+from rebased.checks import check_integer
 
 __all__ = ["MAX_EXACT_BLOCKS", "SignFlip", "count_as_far", "sign_flip_test"]
 
@@ -59,7 +60,7 @@ def sign_flip_test(
     rounding count as far. Blocks that sum to zero change no mean: they are left out of the flips (and of none, p is 1).
     """
     differences = finite_vector("differences", differences)
-    check_positive("num_flips", num_flips)
+    check_integer("num_flips", num_flips)
     check_seed(seed)
     if not 0 <= max_exact_blocks <= MAX_EXACT_BLOCKS:
         raise ValueError(f"max_exact_blocks={max_exact_blocks} must be from 0 to {MAX_EXACT_BLOCKS}")

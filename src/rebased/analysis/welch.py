@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from rebased.analysis.checks import check_positive
+from rebased.checks import check_integer
 
 __all__ = ["welch_p"]
 
@@ -16,7 +16,7 @@ def welch_p(mean_a: float, sd_a: float, num_a: int, mean_b: float, sd_b: float, 
     1 where neither has a spread: how far means go apart by chance is then unknown.
     """
     for name, number in (("num_a", num_a), ("num_b", num_b)):
-        check_positive(name, number)
+        check_integer(name, number)
         if number < 2:
             raise ValueError(f"{name}={number} must be at least 2")
     if not all(map(math.isfinite, (mean_a, mean_b))) or not all(0 <= sd < math.inf for sd in (sd_a, sd_b)):

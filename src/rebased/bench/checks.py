@@ -1,21 +1,21 @@
-"""Checks that the benches' configs share: each raises ValueError naming the field, what it was and what it may be."""
+"""Checks that the benches' configs share: an error names the field, what it was and what it may be."""
 
-import math
 import os
 from collections.abc import Iterable
 
 import torch
 
+from rebased.checks import check_choice, check_integer
+
 __all__ = [
     "DEVICES",
     "DTYPES",
-    "check_choice",
     "check_choices",
-    "check_duration",
     "check_graphs",
+    "check_integers",
     "check_lengths",
     "check_machine",
-    "check_positive",
+    "check_tokens",
 ]
 
 DEVICES = ("cpu", "cuda")
@@ -25,11 +25,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-
-def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r} is unknown; it may be {', '.join(choices)}")
 
 
 def check_choices(name: str, values: tuple[str, ...], choices: Iterable[str]) -> None:
@@ -45,35 +40,38 @@ def check_lengths(name: str, values: tuple[int, ...]) -> None:
     if not values:
         raise ValueError(f"{name} is empty; it must hold at least one positive integer")
     for value in values:
-        check_positive(name, value)
+        check_integer(name, value)
     _check_distinct(name, values)
 
 
-def check_positive(name: str, value: int | None) -> None:
-    """``None`` passes: it stands for a default."""
-    if value is not None and value < 1:
-        raise ValueError(f"{name}: {value} is not a positive integer")
+def check_integers(config: object, *names: str) -> None:
+    """That each of these fields is a positive integer, or None, which stands for a default."""
+    for name in names:
+        if (value := getattr(config, name)) is not None:
+            check_integer(name, value)
 
 
-def check_duration(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value} must be finite and not negative")
+def check_tokens(tokens: int, lengths: tuple[int, ...]) -> None:
+    """That sequences of each length make up so many tokens."""
+    for length in lengths:
+        if tokens % length:
+            raise ValueError(f"tokens={tokens} is no multiple of the length {length}")
 
 
 def check_graphs(graphs: bool, device: str) -> None:
     if graphs and device != "cuda":
-        raise ValueError(f"graphs: True needs device 'cuda', got {device!r}")
+        raise ValueError(f"graphs=True needs device='cuda', got {device!r}")
 
 
 def check_machine(device: str, threads: int | None) -> None:
     """Raise ValueError if this machine lacks what a bench takes."""
     processors = os.cpu_count() or 1
     if threads is not None and threads > processors:
-        raise ValueError(f"threads: {threads} is more than the {processors} processors of this machine")
+        raise ValueError(f"threads={threads} is more than the {processors} processors of this machine")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: 'cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
+        raise ValueError("device='cuda' was asked for, but torch sees no CUDA device; use 'cpu'")
 
 
 def _check_distinct(name: str, values: tuple[object, ...]) -> None:
     if len(set(values)) != len(values):
-        raise ValueError(f"{name}: {', '.join(map(str, values))} names an entry twice")
+        raise ValueError(f"{name}={','.join(map(str, values))} names an entry twice")

@@ -6,6 +6,7 @@ from rebased.bench import checks
 from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.machine import OnMachine
 from rebased.bench.peers import PEERS
+from rebased.checks import check_choice, check_not_negative
 from rebased.ops import BACKENDS
 
 __all__ = ["PASSES", "OpsBenchConfig", "backends_on"]
@@ -70,29 +71,22 @@ class OpsBenchConfig(OnMachine):
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
         checks.check_lengths("lengths", self.lengths)
         checks.check_choices("backends", self.backends, BACKENDS)
         checks.check_choices("passes", self.passes, PASSES)
         if self.peers:
             checks.check_choices("peers", self.peers, PEERS)
-        for name in ("batch_size", "tokens", "num_heads", "feature_dim", "head_dim", "sdpa_heads", "sdpa_head_dim"):
-            checks.check_positive(name, getattr(self, name))
-        for name in ("threads", "min_repetitions"):
-            checks.check_positive(name, getattr(self, name))
+        checks.check_integers(self, "batch_size", "tokens", "num_heads", "feature_dim", "head_dim")
+        checks.check_integers(self, "sdpa_heads", "sdpa_head_dim", "threads", "min_repetitions")
         for name in ("max_reference_length", "max_sdpa_length", "max_peer_length", "min_seconds"):
-            checks.check_duration(name, getattr(self, name))
+            check_not_negative(name, getattr(self, name))
         checks.check_graphs(self.graphs, self.device)
         if self.tokens is not None:
-            self._check_tokens(self.tokens)
-
-    def _check_tokens(self, tokens: int) -> None:
-        if self.batch_size is not None:
-            raise ValueError(f"tokens: {tokens} and batch_size: {self.batch_size} exclude each other; give one")
-        for length in self.lengths:
-            if tokens % length:
-                raise ValueError(f"tokens: {tokens} is no multiple of the length {length}")
+            if self.batch_size is not None:
+                raise ValueError(f"tokens={self.tokens} and batch_size={self.batch_size} exclude each other; give one")
+            checks.check_tokens(self.tokens, self.lengths)
 
     def batch_at(self, length: int) -> int:
         """Sequences per call at ``length``."""

@@ -7,6 +7,7 @@ from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.checks import check_choice, check_not_negative
 from rebased.ops.backends import TORCH_OR_TRITON
 
 __all__ = ["DecodeBenchConfig", "DecodeBenchResult", "DecodeMeasurement"]
@@ -48,15 +49,13 @@ class DecodeBenchConfig(OnMachine):
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
-        checks.check_choice("backend", self.backend, ("auto", *TORCH_OR_TRITON))
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
+        check_choice("backend", self.backend, ("auto", *TORCH_OR_TRITON))
         checks.check_lengths("contexts", self.contexts)
-        for name in ("batch_size", "num_heads", "feature_dim", "head_dim", "sdpa_heads", "sdpa_head_dim"):
-            checks.check_positive(name, getattr(self, name))
-        for name in ("threads", "min_repetitions"):
-            checks.check_positive(name, getattr(self, name))
-        checks.check_duration("min_seconds", self.min_seconds)
+        checks.check_integers(self, "batch_size", "num_heads", "feature_dim", "head_dim")
+        checks.check_integers(self, "sdpa_heads", "sdpa_head_dim", "threads", "min_repetitions")
+        check_not_negative("min_seconds", self.min_seconds)
         checks.check_graphs(self.graphs, self.device)
 
 

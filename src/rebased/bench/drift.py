@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rebased.bench.files import Result
 from rebased.bench.verify import relative_rms_error
+from rebased.checks import check_integer
 from rebased.environment import Environment, describe_environment
 from rebased.kernels import REBASED
 from rebased.ops import KernelState, initial_state, kernel_attention, kernel_attention_step
@@ -49,8 +50,7 @@ def measure_drift(
     num_tokens: int, *, seed: int = 0, progress: Callable[[str], None] = lambda text: None
 ) -> DriftResult:
     """Feed the same ReBased streams to float64 and float32 states in every way, and compare where they end."""
-    if num_tokens < 1:
-        raise ValueError(f"num_tokens={num_tokens} must be positive")
+    check_integer("num_tokens", num_tokens)
     double = _start(torch.float64)
     pieces, steps = _start(torch.float32), _start(torch.float32)
     plain = dataclasses.replace(_start(torch.float32), values_residual=None, normalizer_residual=None)

@@ -7,6 +7,7 @@ from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.checks import check_choice
 
 __all__ = ["GenerateBenchConfig", "GenerateBenchResult", "GenerateMeasurement"]
 
@@ -38,12 +39,11 @@ class GenerateBenchConfig(OnMachine):
         """Raise ValueError, naming the field, for a value outside its domain."""
         from rebased.hf.presets import PRESETS
 
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
         checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("contexts", self.contexts)
-        for name in ("batch_size", "new_tokens", "repetitions", "threads"):
-            checks.check_positive(name, getattr(self, name))
+        checks.check_integers(self, "batch_size", "new_tokens", "repetitions", "threads")
 
     @property
     def max_generated(self) -> int:

@@ -7,6 +7,7 @@ from rebased.bench.checks import DEVICES, DTYPES
 from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.checks import check_choice
 
 __all__ = ["TrainBenchConfig", "TrainBenchResult", "TrainMeasurement"]
 
@@ -38,15 +39,12 @@ class TrainBenchConfig(OnMachine):
         """Raise ValueError, naming the field, for a value outside its domain."""
         from rebased.hf.presets import PRESETS
 
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
         checks.check_choices("models", self.models, tuple(PRESETS))
         checks.check_lengths("lengths", self.lengths)
-        for name in ("tokens", "repetitions", "threads"):
-            checks.check_positive(name, getattr(self, name))
-        for length in self.lengths:
-            if self.tokens % length:
-                raise ValueError(f"tokens: {self.tokens} is no multiple of the length {length}")
+        checks.check_integers(self, "tokens", "repetitions", "threads")
+        checks.check_tokens(self.tokens, self.lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

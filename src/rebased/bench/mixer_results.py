@@ -8,6 +8,7 @@ from rebased.bench.config import PASSES
 from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.checks import check_choice, check_not_negative
 from rebased.layers import MIXERS
 
 __all__ = ["MixerBenchConfig", "MixerBenchResult", "MixerMeasurement"]
@@ -40,14 +41,13 @@ class MixerBenchConfig(OnMachine):
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
         checks.check_choices("mixers", self.mixers, tuple(MIXERS))
-        checks.check_choice("passes", self.passes, PASSES)
+        check_choice("passes", self.passes, PASSES)
         checks.check_lengths("lengths", self.lengths)
-        for name in ("batch_size", "d_model", "threads", "min_repetitions"):
-            checks.check_positive(name, getattr(self, name))
-        checks.check_duration("min_seconds", self.min_seconds)
+        checks.check_integers(self, "batch_size", "d_model", "threads", "min_repetitions")
+        check_not_negative("min_seconds", self.min_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

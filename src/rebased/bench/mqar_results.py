@@ -7,6 +7,7 @@ from rebased.bench.checks import DEVICES
 from rebased.bench.files import BenchResult
 from rebased.bench.machine import OnMachine
 from rebased.bench.timing import Timing
+from rebased.checks import check_choice, check_not_negative
 from rebased.models.stacks import STACKS
 from rebased.training.recall import DTYPES, RecallConfig
 
@@ -41,14 +42,13 @@ class MqarBenchConfig(OnMachine):
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a value outside its domain."""
-        checks.check_choice("device", self.device, DEVICES)
-        checks.check_choice("dtype", self.dtype, DTYPES)
-        checks.check_choice("stack", self.stack, STACKS)
+        check_choice("device", self.device, DEVICES)
+        check_choice("dtype", self.dtype, DTYPES)
+        check_choice("stack", self.stack, STACKS)
         checks.check_lengths("lengths", self.lengths)
         checks.check_lengths("replicas", self.replicas)
-        for name in ("d_model", "num_pairs", "batch_size", "micro_batches", "threads", "min_repetitions"):
-            checks.check_positive(name, getattr(self, name))
-        checks.check_duration("min_seconds", self.min_seconds)
+        checks.check_integers(self, "d_model", "num_pairs", "batch_size", "micro_batches", "threads", "min_repetitions")
+        check_not_negative("min_seconds", self.min_seconds)
         for length in self.lengths:
             self.run(length, seed=0)
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.checks import DTYPES
 from rebased.bench.decode import run_decode_bench
 from rebased.bench.decode_results import DecodeBenchConfig
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Device, MinSeconds, Out, Threads, checked_config, run_bench
 from rebased.cli.decode_table import print_decode_result
 from rebased.cli.lists import parse_numbers
 from rebased.ops.backends import TORCH_OR_TRITON
@@ -21,7 +21,7 @@ _DEFAULTS = DecodeBenchConfig()
 
 
 def bench_decode(
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    device: Device = _DEFAULTS.device,
     dtype: Annotated[str, typer.Option(help=f"Of the inputs: one of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
     contexts: Annotated[str, typer.Option(help="Tokens in SDPA's cache, with commas between.")] = ",".join(
         map(str, _DEFAULTS.contexts)
@@ -41,12 +41,12 @@ def bench_decode(
     ] = None,
     threads: Threads = None,
     min_repetitions: Annotated[int, typer.Option(help="Steps timed at least.")] = _DEFAULTS.min_repetitions,
-    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    min_seconds: MinSeconds = _DEFAULTS.min_seconds,
     out: Out = None,
 ) -> None:
     """Time one decoding step with a state beside softmax attention with a cache of keys and values."""
-    try:
-        config = DecodeBenchConfig(
+    config = checked_config(
+        lambda: DecodeBenchConfig(
             device=device,
             dtype=dtype,
             contexts=parse_numbers("contexts", contexts),
@@ -62,7 +62,5 @@ def bench_decode(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     run_bench(run_decode_bench, config, print_decode_result, out)

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.checks import DTYPES
 from rebased.bench.lm_generate import run_generate_bench
 from rebased.bench.lm_generate_results import GenerateBenchConfig
 from rebased.bench.lm_train import run_train_bench
 from rebased.bench.lm_train_results import TrainBenchConfig
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Device, Out, Threads, checked_config, run_bench
 from rebased.cli.console import fail
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.lm_generate_table import print_generate_result
@@ -29,7 +29,7 @@ _GENERATE, _TRAIN = GenerateBenchConfig, TrainBenchConfig
 def bench_lm(
     generate: Annotated[bool, typer.Option("--generate", help="Time generate.")] = False,
     train: Annotated[bool, typer.Option("--train", help="Time steps of training.")] = False,
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _TRAIN.device,
+    device: Device = _TRAIN.device,
     dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = _TRAIN.dtype,
     models: Annotated[
         str, typer.Option(help="Presets of rebased.hf with commas between; ratios are over the first.")
@@ -67,7 +67,8 @@ def bench_lm(
     """Time language models, ours beside softmax attention's."""
     if generate == train:
         raise typer.BadParameter("give --generate or --train, which say what to time")
-    try:
+
+    def make_config() -> GenerateBenchConfig | TrainBenchConfig:
         of_generate = _given(contexts=_numbers("contexts", contexts), batch_size=batch_size, new_tokens=new_tokens)
         of_train = _given(lengths=_numbers("lengths", lengths), tokens=tokens, compile=compile)
         if generate:
@@ -76,16 +77,14 @@ def bench_lm(
             _refuse(of_generate, "goes with --generate, not with --train")
         require_packages("a bench of language models", "transformers")
         both = _given(device=device, dtype=dtype, models=parse_names(models), repetitions=repetitions, threads=threads)
-        config: Any
         if generate:
-            config = GenerateBenchConfig(**both | of_generate)
-        else:
-            config = TrainBenchConfig(**both | {"compile": device == "cuda"} | of_train)
-        config.check_machine()
+            return GenerateBenchConfig(**both | of_generate)
+        return TrainBenchConfig(**both | {"compile": device == "cuda"} | of_train)
+
+    try:
+        config = checked_config(make_config)
     except ImportError as error:
         fail(error)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     if generate:
         run_bench(run_generate_bench, config, print_generate_result, out)
     else:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.checks import DTYPES
 from rebased.bench.config import PASSES
 from rebased.bench.mixer_results import MixerBenchConfig
 from rebased.bench.mixers import run_mixer_bench
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Device, MinSeconds, Out, Threads, checked_config, run_bench
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.mixer_table import print_mixer_result
 from rebased.layers import MIXERS
@@ -22,7 +22,7 @@ _DEFAULTS = MixerBenchConfig()
 
 
 def bench_mixers(
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    device: Device = _DEFAULTS.device,
     dtype: Annotated[str, typer.Option(help=f"Of weights and inputs: one of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
     mixers: Annotated[
         str, typer.Option(help=f"With commas between, of {', '.join(MIXERS)}; all are compared with the first.")
@@ -37,12 +37,12 @@ def bench_mixers(
     ] = _DEFAULTS.passes,
     threads: Threads = None,
     min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
-    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    min_seconds: MinSeconds = _DEFAULTS.min_seconds,
     out: Out = None,
 ) -> None:
     """Time whole layers side by side, with their own defaults, and measure their memory."""
-    try:
-        config = MixerBenchConfig(
+    config = checked_config(
+        lambda: MixerBenchConfig(
             device=device,
             dtype=dtype,
             mixers=parse_names(mixers),
@@ -54,7 +54,5 @@ def bench_mixers(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     run_bench(run_mixer_bench, config, print_mixer_result, out)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rebased.bench.checks import DEVICES
 from rebased.bench.mqar import run_mqar_bench
 from rebased.bench.mqar_results import MqarBenchConfig
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Device, MinSeconds, Out, Threads, checked_config, run_bench
 from rebased.cli.lists import parse_numbers
 from rebased.cli.mqar_table import print_mqar_result
 from rebased.models.stacks import STACKS
@@ -22,7 +21,7 @@ _DEFAULTS = MqarBenchConfig()
 
 
 def bench_mqar(
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    device: Device = _DEFAULTS.device,
     dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
     stack: Annotated[str, typer.Option(help=f"One of {', '.join(STACKS)}.")] = _DEFAULTS.stack,
     d_model: Annotated[int, typer.Option(help="Width.")] = _DEFAULTS.d_model,
@@ -37,12 +36,12 @@ def bench_mqar(
     micro_batches: Annotated[int, typer.Option(help="Parts that a batch is cut into.")] = _DEFAULTS.micro_batches,
     threads: Threads = None,
     min_repetitions: Annotated[int, typer.Option(help="Steps timed at least.")] = _DEFAULTS.min_repetitions,
-    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    min_seconds: MinSeconds = _DEFAULTS.min_seconds,
     out: Out = None,
 ) -> None:
     """Time a step of training on MQAR, everything included, with many replicas in one program."""
-    try:
-        config = MqarBenchConfig(
+    config = checked_config(
+        lambda: MqarBenchConfig(
             device=device,
             dtype=dtype,
             stack=stack,
@@ -56,7 +55,5 @@ def bench_mqar(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     run_bench(run_mqar_bench, config, print_mqar_result, out)

@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 
 from rebased.bench import plot
-from rebased.bench.checks import DEVICES, DTYPES
+from rebased.bench.checks import DTYPES
 from rebased.bench.config import PASSES, OpsBenchConfig, backends_on
 from rebased.bench.ops import run_ops_bench
 from rebased.bench.peers import PEERS
 from rebased.bench.results import OpsBenchResult
 from rebased.cli.accuracy_table import print_accuracy
 from rebased.cli.bench_plot import check_drawable
-from rebased.cli.benching import Out, Threads, run_bench
+from rebased.cli.benching import Device, MinSeconds, Out, Threads, checked_config, run_bench
 from rebased.cli.console import make_folder
 from rebased.cli.lists import parse_names, parse_numbers
 from rebased.cli.ops_table import print_ops_result
@@ -29,7 +29,7 @@ _DEFAULTS = OpsBenchConfig()
 
 
 def bench_ops(
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = _DEFAULTS.device,
+    device: Device = _DEFAULTS.device,
     dtype: Annotated[str, typer.Option(help=f"Of the inputs: one of {', '.join(DTYPES)}.")] = _DEFAULTS.dtype,
     lengths: Annotated[str, typer.Option(help="Tokens per sequence, with commas between.")] = ",".join(
         map(str, _DEFAULTS.lengths)
@@ -73,7 +73,7 @@ def bench_ops(
         typer.Option("--graphs/--no-graphs", help="Replay calls from CUDA graphs; if not given, on CUDA."),
     ] = None,
     min_repetitions: Annotated[int, typer.Option(help="Calls timed at least.")] = _DEFAULTS.min_repetitions,
-    min_seconds: Annotated[float, typer.Option(help="Seconds timed at least.")] = _DEFAULTS.min_seconds,
+    min_seconds: MinSeconds = _DEFAULTS.min_seconds,
     out: Out = None,
     figure: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw time over length: png, svg or pdf.")] = None,
 ) -> None:
@@ -81,8 +81,8 @@ def bench_ops(
 
     Each backend of ours is first checked against the float64 reference; a wrong one is not timed.
     """
-    try:
-        config = OpsBenchConfig(
+    config = checked_config(
+        lambda: OpsBenchConfig(
             device=device,
             dtype=dtype,
             lengths=parse_numbers("lengths", lengths),
@@ -105,9 +105,7 @@ def bench_ops(
             min_repetitions=min_repetitions,
             min_seconds=min_seconds,
         )
-        config.check_machine()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    )
     if figure is not None:
         check_drawable(figure)
         make_folder(figure.parent)

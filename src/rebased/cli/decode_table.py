@@ -2,10 +2,9 @@
 
 from rich.console import Console
 
-from rebased.bench.decode_results import DecodeBenchResult
-from rebased.cli.console import print_text
-from rebased.cli.contention import warn_of_contention
-from rebased.cli.fitting import new_table, print_fitting
+from rebased.bench.decode_results import DecodeBenchResult, DecodeMeasurement
+from rebased.cli.fitting import new_table
+from rebased.cli.measured_table import print_measured
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_decode_result"]
@@ -27,13 +26,11 @@ def print_decode_result(result: DecodeBenchResult, console: Console) -> None:
             ABSENT if each.slowdown is None else f"{digits(each.slowdown)}×",
             ABSENT if each.held_bytes is None else digits(each.held_bytes / 2**20),
         )
-    print_fitting(table, console, keys=2)
-    print_text(_caption(result), console)
-    warn_of_contention(result.other_cpus, console)
-    for each in result.measurements:
-        if each.skipped:
-            context = "" if each.context is None else f" at {each.context}"
-            print_text(f"{_NAMES[each.candidate]} skipped{context}: {each.skipped}", console)
+    print_measured(table, _caption(result), result, _skipped, console)
+
+
+def _skipped(each: DecodeMeasurement) -> str:
+    return f"{_NAMES[each.candidate]} skipped" + ("" if each.context is None else f" at {each.context}")
 
 
 def _caption(result: DecodeBenchResult) -> str:

@@ -13,7 +13,7 @@ def parse_numbers(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in parse_names(text))
     except ValueError:
-        raise ValueError(f"{name}: {text!r} is not a list of integers with commas between") from None
+        raise ValueError(f"{name}={text!r} is not a list of integers with commas between") from None
 
 
 def parse_floats(name: str, text: str) -> tuple[float, ...]:
@@ -21,4 +21,4 @@ def parse_floats(name: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in parse_names(text))
     except ValueError:
-        raise ValueError(f"{name}: {text!r} is not a list of numbers with commas between") from None
+        raise ValueError(f"{name}={text!r} is not a list of numbers with commas between") from None

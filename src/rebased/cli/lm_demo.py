@@ -91,15 +91,15 @@ def _prepare(folder: Path) -> "Corpus":
 
 
 def _evaluate(model: Path, corpus: "Corpus", device: str) -> "Evaluation":
-    from rebased.analysis.checkpoint import load_checkpoint
     from rebased.analysis.evaluation import EvaluationConfig
     from rebased.analysis.perplexity import evaluate
+    from rebased.analysis.saved_model import load_saved_model
     from rebased.cli.evaluation_table import print_evaluation
 
     config = EvaluationConfig(length=SEQ_LEN, max_windows=EVALUATED_WINDOWS)
     try:
         with current(device), make_console(stderr=True).status("evaluating"):
-            found = evaluate(load_checkpoint(model), corpus, config, device=device)
+            found = evaluate(load_saved_model(model), corpus, config, device=device)
     except KeyboardInterrupt:
         fail_stopped()
     except (ImportError, ValueError, RuntimeError, OSError) as error:

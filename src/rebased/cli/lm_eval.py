@@ -21,7 +21,7 @@ from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.packages import require_packages
 
 if TYPE_CHECKING:
-    from rebased.analysis.checkpoint import Checkpoint
+    from rebased.analysis.saved_model import SavedModel
 
 __all__ = ["evaluate_model"]
 
@@ -77,30 +77,30 @@ def evaluate_model(
 
 
 def _evaluate(folder: Path, data: Path, config: EvaluationConfig, device: str) -> dict[str, Any]:
-    from rebased.analysis.checkpoint import load_checkpoint  # transformers takes seconds
     from rebased.analysis.perplexity import evaluate
+    from rebased.analysis.saved_model import load_saved_model  # transformers takes seconds
     from rebased.corpora import open_corpus
 
     corpus = open_corpus(data)
     corpus.split(config.split)
-    checkpoint = load_checkpoint(folder)
+    saved = load_saved_model(folder)
     with current(device), make_console(stderr=True).status("starting") as status:
 
         def progress(done: int, count: int) -> None:
             status.update(f"{done} of {count} windows")
 
-        evaluation = evaluate(checkpoint, corpus, config, device=device, progress=progress)
+        evaluation = evaluate(saved, corpus, config, device=device, progress=progress)
     print_evaluation(evaluation, corpus.name, make_console())
-    return _record(evaluation, checkpoint, corpus.name, device)
+    return _record(evaluation, saved, corpus.name, device)
 
 
-def _record(evaluation: Evaluation, checkpoint: "Checkpoint", corpus: str, device: str) -> dict[str, Any]:
+def _record(evaluation: Evaluation, saved: "SavedModel", corpus: str, device: str) -> dict[str, Any]:
     """The fields that Table 2 reads, and everything else; null where nothing is known of the training."""
-    training = checkpoint.training
+    training = saved.training
     return {
         "model": training.get("model"),
         "seed": training.get("seed"),
-        "parameters": checkpoint.num_parameters,
+        "parameters": saved.num_parameters,
         "tokens": training.get("tokens"),
         "corpus": corpus,
         **evaluation.to_json(),

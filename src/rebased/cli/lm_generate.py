@@ -39,21 +39,21 @@ def generate(
         require_packages("generation", "transformers")
         from transformers import TextStreamer
 
-        from rebased.analysis.checkpoint import load_checkpoint
+        from rebased.analysis.saved_model import load_saved_model
 
-        checkpoint = load_checkpoint(folder)
-        model = checkpoint.model.to(place)
+        saved = load_saved_model(folder)
+        model = saved.model.to(place)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         fail(error)
-    tokenizer = checkpoint.tokenizer
+    tokenizer = saved.tokenizer
     if tokenizer is None:
         fail(f"{folder} has no tokenizer beside its model")
     tokens = _tokens(tokenizer, prompt, place)
-    most, length = checkpoint.max_positions, tokens["input_ids"].shape[1]
+    most, length = saved.max_positions, tokens["input_ids"].shape[1]
     longest = length + max_new_tokens - 1  # nothing is asked of the last one
     if most is not None and longest > most:
         fail(f"a prompt of {length} tokens and {max_new_tokens} new ones are more than the model's {most} positions")
-    trained = checkpoint.trained_length
+    trained = saved.trained_length
     if trained is not None and longest > trained:
         print(f"note: it was trained with {trained} tokens; what follows may be of no use after them", file=sys.stderr)
     torch.manual_seed(seed)

@@ -3,9 +3,8 @@
 from rich.console import Console
 
 from rebased.bench.lm_generate_results import GenerateBenchResult
-from rebased.cli.console import print_text
-from rebased.cli.contention import warn_of_contention
-from rebased.cli.fitting import new_table, print_fitting
+from rebased.cli.fitting import new_table
+from rebased.cli.measured_table import print_measured
 from rebased.cli.numbers import ABSENT, digits
 
 __all__ = ["print_generate_result"]
@@ -31,13 +30,8 @@ def print_generate_result(result: GenerateBenchResult, console: Console) -> None
             ABSENT if each.held_bytes is None else digits(each.held_bytes / 2**20),
             ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**20),
         )
-    print_fitting(table, console, keys=2)
-    print_text(
+    caption = (
         f"batch {config.batch_size}, {config.dtype}, greedy, {config.new_tokens} new tokens at a time, "
-        f"median of {config.repetitions}\n{environment.device_name}, torch {environment.torch}",
-        console,
+        f"median of {config.repetitions}\n{environment.device_name}, torch {environment.torch}"
     )
-    warn_of_contention(result.other_cpus, console)
-    for each in result.measurements:
-        if each.skipped:
-            print_text(f"{each.model} skipped at {each.context}: {each.skipped}", console)
+    print_measured(table, caption, result, lambda each: f"{each.model} skipped at {each.context}", console)

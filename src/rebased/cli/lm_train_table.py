@@ -3,9 +3,8 @@
 from rich.console import Console
 
 from rebased.bench.lm_train_results import TrainBenchResult
-from rebased.cli.console import print_text
-from rebased.cli.contention import warn_of_contention
-from rebased.cli.fitting import new_table, print_fitting
+from rebased.cli.fitting import new_table
+from rebased.cli.measured_table import print_measured
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_train_result"]
@@ -38,14 +37,9 @@ def print_train_result(result: TrainBenchResult, console: Console) -> None:
             ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**30),
             ABSENT if each.first_seconds is None else digits(each.first_seconds),
         )
-    print_fitting(table, console, keys=2)
-    print_text(
+    caption = (
         f"{config.tokens} tokens a step, {config.dtype}, {'compiled' if config.compile else 'not compiled'}; "
         "a step: forward, loss, backward, AdamW; ms: median ± interquartile range\n"
-        f"{environment.device_name}, torch {environment.torch}",
-        console,
+        f"{environment.device_name}, torch {environment.torch}"
     )
-    warn_of_contention(result.other_cpus, console)
-    for each in result.measurements:
-        if each.skipped:
-            print_text(f"{each.model} skipped at {each.length}: {each.skipped}", console)
+    print_measured(table, caption, result, lambda each: f"{each.model} skipped at {each.length}", console)

@@ -3,9 +3,8 @@
 from rich.console import Console
 
 from rebased.bench.mixer_results import MixerBenchResult
-from rebased.cli.console import print_text
-from rebased.cli.contention import warn_of_contention
-from rebased.cli.fitting import new_table, print_fitting
+from rebased.cli.fitting import new_table
+from rebased.cli.measured_table import print_measured
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_mixer_result"]
@@ -28,12 +27,7 @@ def print_mixer_result(result: MixerBenchResult, console: Console) -> None:
             ABSENT if each.memory_ratio is None else f"{digits(each.memory_ratio)}×",
             ABSENT if each.state_bytes is None else digits(each.state_bytes / 2**10),
         )
-    print_fitting(table, console, keys=2)
-    print_text(_caption(result), console)
-    warn_of_contention(result.other_cpus, console)
-    for each in result.measurements:
-        if each.skipped:
-            print_text(f"{each.mixer} skipped at {each.length}: {each.skipped}", console)
+    print_measured(table, _caption(result), result, lambda each: f"{each.mixer} skipped at {each.length}", console)
 
 
 def _caption(result: MixerBenchResult) -> str:

@@ -3,9 +3,8 @@
 from rich.console import Console
 
 from rebased.bench.mqar_results import MqarBenchResult
-from rebased.cli.console import print_text
-from rebased.cli.contention import warn_of_contention
-from rebased.cli.fitting import new_table, print_fitting
+from rebased.cli.fitting import new_table
+from rebased.cli.measured_table import print_measured
 from rebased.cli.numbers import ABSENT, digits, milliseconds
 
 __all__ = ["print_mqar_result"]
@@ -25,16 +24,11 @@ def print_mqar_result(result: MqarBenchResult, console: Console) -> None:
             ABSENT if each.peak_bytes is None else digits(each.peak_bytes / 2**30),
             ABSENT if each.first_seconds is None else digits(each.first_seconds),
         )
-    print_fitting(table, console, keys=2)
     config, environment = result.config, result.environment
-    print_text(
+    caption = (
         f"{config.stack}, d_model {config.d_model}, {config.num_pairs} pairs, batch {config.batch_size} in "
         f"{config.micro_batches} parts, {config.dtype}\n"
         f"{environment.device_name}, torch {environment.torch}; a step: choosing examples, forward, loss, "
-        "backward, AdamW; ms: median ± interquartile range",
-        console,
+        "backward, AdamW; ms: median ± interquartile range"
     )
-    warn_of_contention(result.other_cpus, console)
-    for each in result.measurements:
-        if each.skipped:
-            print_text(f"{each.replicas} replicas skipped at {each.length}: {each.skipped}", console)
+    print_measured(table, caption, result, lambda each: f"{each.replicas} replicas skipped at {each.length}", console)

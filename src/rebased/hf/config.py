@@ -8,10 +8,10 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from rebased.checks import check_choice
 from rebased.hf.field_names import check_spelling
 from rebased.hf.remote import AUTO_MAP, write_module
 from rebased.layers import MIXERS
-from rebased.layers.checks import check_choice
 from rebased.models import LayerConfig, ModelConfig
 from rebased.models.config import POSITIONS, check_mixers
 

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_divides, check_dropout, check_positive, check_size, divisors
+from rebased.checks import check_integer, check_positive_number
+from rebased.layers.checks import check_divides, check_dropout, divisors
 from rebased.layers.dropout import Dropout
 from rebased.layers.kv_cache import KVCache
 from rebased.layers.mixer import Mixer
@@ -44,16 +45,16 @@ class Attention(Mixer):
         rotary_base: float = 10000.0,
     ) -> None:
         super().__init__(d_model)
-        check_size("num_heads", num_heads)
+        check_integer("num_heads", num_heads)
         num_key_heads = num_heads if num_key_heads is None else num_key_heads
-        check_size("num_key_heads", num_key_heads)
+        check_integer("num_key_heads", num_key_heads)
         check_switches(qkv_bias=qkv_bias, out_bias=out_bias, rotary=rotary)
         check_divides("num_heads", num_heads, "d_model", d_model)
         check_divides("num_key_heads", num_key_heads, "num_heads", num_heads)
         check_dropout("dropout", dropout)
         if window is not None:
-            check_size("window", window)
-        check_positive("rotary_base", rotary_base)
+            check_integer("window", window)
+        check_positive_number("rotary_base", rotary_base)
         if rotary and d_model // num_heads % 2:
             even = ", ".join(str(n) for n in divisors(d_model) if d_model // n % 2 == 0)
             way_out = f"num_heads may be {even}" if even else "d_model must be even"

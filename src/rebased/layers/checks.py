@@ -7,6 +7,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from rebased.checks import check_choice, check_not_negative, check_number, check_positive_number
 from rebased.layers.states import State
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_positions
 from rebased.ops.positions import count_sequences
@@ -18,40 +19,17 @@ __all__ = [
     "check_not_negative",
     "check_options",
     "check_positive",
-    "check_size",
     "checked_arguments",
     "divisors",
 ]
 
-
-def check_size(name: str, size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{name} is {size!r}; it must be an integer")
-    if size < 1:
-        raise ValueError(f"{name}={size} must be positive")
-
-
-def check_positive(name: str, value: float) -> None:
-    _check_number(name, value)
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value} must be positive and finite")
-
-
-def check_not_negative(name: str, value: float) -> None:
-    _check_number(name, value)
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name}={value} must be finite and not negative")
+check_positive = check_positive_number  # as `rebased.training.language` knows it
 
 
 def check_dropout(name: str, value: float) -> None:
-    _check_number(name, value)
+    check_number(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"{name}={value} must be at least 0 and less than 1")
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; it may be {', '.join(map(repr, choices))}")
 
 
 def check_divides(name: str, value: int, whole_name: str, whole: int) -> None:
@@ -106,8 +84,3 @@ def _check_state(state: State, kind: type[State], batch_size: int) -> None:
         raise ValueError(
             f"state has {state.batch_size} sequences; it must have {batch_size}, as many as there are here"
         )
-
-
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}; it must be a number")

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_divides, check_size
+from rebased.checks import check_integer
+from rebased.layers.checks import check_divides
 from rebased.layers.diagonal_ssm import DiagonalSSM
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
@@ -38,8 +39,8 @@ class H3(Mixer):
 
     def __init__(self, d_model: int, *, state_dim: int = 64, head_dim: int = 1) -> None:
         super().__init__(d_model)
-        check_size("state_dim", state_dim)
-        check_size("head_dim", head_dim)
+        check_integer("state_dim", state_dim)
+        check_integer("head_dim", head_dim)
         if state_dim % 2:
             raise ValueError(f"state_dim={state_dim} must be even: the diagonal model has half as many complex numbers")
         check_divides("head_dim", head_dim, "d_model", d_model)

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rebased.checks import check_integer, check_positive_number
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.checks import check_dropout, check_positive, check_size
+from rebased.layers.checks import check_dropout
 from rebased.layers.dropout import Dropout
 from rebased.layers.implicit_filter import ImplicitFilter
 from rebased.layers.mixer import Mixer
@@ -77,11 +78,11 @@ class Hyena(Mixer):
         super().__init__(d_model)
         sizes = {"seq_len": seq_len, "order": order, "num_taps": num_taps, "filter_dim": filter_dim}
         for name, size in (sizes | {"num_frequencies": num_frequencies, "num_inner_layers": num_inner_layers}).items():
-            check_size(name, size)
+            check_integer(name, size)
         check_switches(first_filter=first_filter)
         if order == 1 and not first_filter:
             raise ValueError("first_filter=False leaves order=1 no filter at all; order must then be 2 or more")
-        check_positive("sine_frequency", sine_frequency)
+        check_positive_number("sine_frequency", sine_frequency)
         check_dropout("dropout", dropout)
         self.seq_len, self.order = seq_len, order
         self.num_filters = order if first_filter else order - 1

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rebased.checks import check_integer
 from rebased.kernels import Kernel, Polynomial, TermKernel, check_kernel
-from rebased.layers.checks import check_divides, check_size
+from rebased.layers.checks import check_divides
 from rebased.layers.kernel_names import make_kernel
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import pick
@@ -66,13 +67,13 @@ class KernelAttention(Mixer):
         super().__init__(d_model)
         num_key_heads = num_heads if num_key_heads is None else num_key_heads
         for name, size in {"num_heads": num_heads, "num_key_heads": num_key_heads, "feature_dim": feature_dim}.items():
-            check_size(name, size)
+            check_integer(name, size)
         check_divides("num_key_heads", num_key_heads, "num_heads", num_heads)
         if head_dim is None:
             if d_model < num_heads:
                 raise ValueError(f"num_heads={num_heads} must be at most d_model={d_model} unless head_dim is given")
             head_dim = d_model // num_heads
-        check_size("head_dim", head_dim)
+        check_integer("head_dim", head_dim)
         check_name(backend, BACKENDS)
         check_eps(eps)
         self.num_heads, self.num_key_heads = num_heads, num_key_heads

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rebased.checks import check_choice, check_integer
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.checks import check_choice, check_size
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import after_past, last_rows, pick
 from rebased.layers.states import MixerState
@@ -54,7 +54,7 @@ class Mamba(Mixer):
         super().__init__(d_model)
         dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
         for name, size in {"state_dim": state_dim, "num_taps": num_taps, "expand": expand, "dt_rank": dt_rank}.items():
-            check_size(name, size)
+            check_integer(name, size)
         check_choice("init", init, MAMBA_INITS)
         self.init = init
         self.width, self.state_dim, self.dt_rank = expand * d_model, state_dim, dt_rank

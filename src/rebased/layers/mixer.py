@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_size, checked_arguments
+from rebased.checks import check_integer
+from rebased.layers.checks import checked_arguments
 from rebased.layers.rows import pick
 from rebased.layers.states import MixerState, State
 from rebased.ops.checks import checked_borders
@@ -48,7 +49,7 @@ class Mixer(nn.Module, ABC):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        check_size("d_model", d_model)
+        check_integer("d_model", d_model)
         self.d_model = d_model
 
     def extra_repr(self) -> str:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from rebased.checks import check_choice
 from rebased.kernels import REBASED
-from rebased.layers.checks import check_choice
 from rebased.layers.kernel_attention import KernelAttention
 from rebased.ops import norm_affine
 from rebased.ops.checks import check_switches

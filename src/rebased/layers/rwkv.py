@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rebased.layers.checks import check_size
+from rebased.checks import check_integer
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import after_past, last_rows, pick
 from rebased.layers.states import MixerState
@@ -38,11 +38,10 @@ class RWKV(Mixer):
 
     def __init__(self, d_model: int, *, layer: int = 0, num_layers: int = 2) -> None:
         super().__init__(d_model)
-        check_size("num_layers", num_layers)
-        if isinstance(layer, bool) or not isinstance(layer, int):
-            raise TypeError(f"layer is {layer!r}; it must be an integer")
-        if not 0 <= layer < num_layers:
-            raise ValueError(f"layer={layer} must be in 0 .. num_layers - 1 = {num_layers - 1}")
+        check_integer("num_layers", num_layers)
+        check_integer("layer", layer, least=0)
+        if layer >= num_layers:
+            raise ValueError(f"layer={layer} must be less than num_layers={num_layers}")
         self.layer, self.num_layers = layer, num_layers
         self.log_decay = nn.Parameter(torch.empty(d_model))
         self.bonus = nn.Parameter(torch.empty(d_model))

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rebased.checks import check_integer
 from rebased.layers.causal_conv import CausalConv
-from rebased.layers.checks import check_size
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import pick
 from rebased.layers.states import MixerState
@@ -30,7 +30,7 @@ class ShortConv(Mixer):
 
     def __init__(self, d_model: int, *, num_taps: int = 3) -> None:
         super().__init__(d_model)
-        check_size("num_taps", num_taps)
+        check_integer("num_taps", num_taps)
         self.conv = CausalConv(d_model, num_taps)
         self.proj = nn.Linear(d_model, d_model)
 

@@ -4,8 +4,9 @@ import copy
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
+from rebased.checks import check_choice, check_integer, check_positive_number
 from rebased.layers import MIXERS, Mixer
-from rebased.layers.checks import check_choice, check_dropout, check_options, check_positive, check_size
+from rebased.layers.checks import check_dropout, check_options
 
 __all__ = [
     "AFTER_MIXER",
@@ -13,6 +14,7 @@ __all__ = [
     "POSITIONS",
     "LayerConfig",
     "ModelConfig",
+    "check_fields",
     "check_mixers",
     "check_names",
     "required_fields",
@@ -67,14 +69,14 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "seq_len", "vocab_size", "mlp_factor"):
-            check_size(name, getattr(self, name))
+            check_integer(name, getattr(self, name))
         check_choice("positions", self.positions, POSITIONS)
         object.__setattr__(self, "layers", tuple(self.layers))
         if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
             raise ValueError(f"layers={self.layers!r} must be one LayerConfig or more")
         for name in ("embedding_dropout", "residual_dropout"):
             check_dropout(name, getattr(self, name))
-        check_positive("init_std", self.init_std)
+        check_positive_number("init_std", self.init_std)
 
     def to_dict(self) -> dict[str, Any]:
         """Of plain types, for JSON."""
@@ -83,10 +85,7 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
-        check_names(cls, values)
-        missing = [name for name in required_fields(cls) if name not in values]
-        if missing:
-            raise ValueError(f"ModelConfig needs {', '.join(missing)}")
+        check_fields(cls, values)
         for layer in values["layers"]:
             if not isinstance(layer, dict) or "mixer" not in layer:
                 raise ValueError(f"layers has {layer!r}; each must be a dictionary with at least a mixer")
@@ -113,6 +112,14 @@ def _check_mixer(name: str, make: Any) -> None:
 def required_fields(cls: type) -> list[str]:
     """Those without a default."""
     return [x.name for x in fields(cls) if x.default is MISSING and x.default_factory is MISSING]
+
+
+def check_fields(cls: type, values: dict[str, Any]) -> None:
+    """ValueError for names that ``cls`` has not, and for fields without a default that have no value."""
+    check_names(cls, values)
+    missing = [name for name in required_fields(cls) if name not in values]
+    if missing:
+        raise ValueError(f"{cls.__name__} needs {', '.join(missing)}")
 
 
 def check_names(cls: type, values: dict[str, Any]) -> None:

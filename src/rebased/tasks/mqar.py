@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from rebased.checks import check_positive_number
 from rebased.tasks.checks import check_examples, check_pairs, check_vocabulary
 from rebased.tasks.examples import Examples, in_blocks
 from rebased.tasks.pairs import ORDER, draw_pairs, fill, interleaved
@@ -43,8 +44,7 @@ def mqar(
         raise ValueError(f"seq_len={seq_len} must be even")
     check_pairs(num_pairs, seq_len, needed=4 * num_pairs)
     check_vocabulary(vocab_size, seq_len)
-    if not 0 < power < float("inf"):
-        raise ValueError(f"power={power} must be positive and finite")
+    check_positive_number("power", power)
     num_gaps = (seq_len - 2 * num_pairs) // 2
     if abs(power - 1) * math.log2(num_gaps) > MAX_WEIGHT_BITS:
         raise ValueError(

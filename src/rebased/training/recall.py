@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from inspect import signature
 from typing import Any, Self
 
-from rebased.layers.checks import check_choice, check_not_negative, check_positive, check_size
+from rebased.checks import check_choice, check_integer, check_not_negative, check_positive_number
 from rebased.models import LayerConfig, ModelConfig, preset
-from rebased.models.config import check_names, required_fields
+from rebased.models.config import check_fields, required_fields
 from rebased.models.stacks import STACKS
 from rebased.tasks import TASKS, Examples
 
@@ -67,7 +67,7 @@ class RecallConfig:
         if type(self.endless) is not bool:
             raise ValueError(f"endless={self.endless!r} must be true or false")
         for name in ("num_train", "num_test", "epochs", "batch_size"):
-            check_size(name, getattr(self, name))
+            check_integer(name, getattr(self, name))
         if self.batch_size > self.num_train:
             raise ValueError(f"batch_size={self.batch_size} must be at most num_train={self.num_train}")
         for name in ("learning_rate", "weight_decay", "stop_above"):
@@ -75,7 +75,7 @@ class RecallConfig:
             if type(value) not in (int, float):
                 raise ValueError(f"{name}={value!r} must be a number")
             object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0, 0 and -0.0 are one run
-        check_positive("learning_rate", self.learning_rate)
+        check_positive_number("learning_rate", self.learning_rate)
         check_not_negative("weight_decay", self.weight_decay)
         if not 0 < self.stop_above <= 1:
             raise ValueError(f"stop_above={self.stop_above} must be above 0 and at most 1")
@@ -170,10 +170,7 @@ class RecallConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` gave. ValueError, listing what there is, for unknown names."""
-        check_names(cls, values)
-        missing = [name for name in required_fields(cls) if name not in values]
-        if missing:
-            raise ValueError(f"a run needs {', '.join(missing)}")
+        check_fields(cls, values)
         return cls(**values)
 
     def but(self, **changes: Any) -> Self:

@@ -1,5 +1,6 @@
 """Who trains a sweep's groups: this process, several of this machine, or a cluster."""
 
+from rebased.checks import check_choice, check_integer
 from rebased.training.engines.engine import Engine
 from rebased.training.engines.processes import Processes
 from rebased.training.engines.ray import Ray
@@ -14,10 +15,8 @@ def make_engine(name: str | None = None, *, device: str, jobs: int = 1, ray_addr
     """Without a name: processes if there are several jobs. ValueError for what does not go together."""
     if name is None:
         name = "serial" if jobs == 1 else "processes"
-    if name not in ENGINES:
-        raise ValueError(f"engine={name!r} is unknown; it may be {', '.join(ENGINES)}")
-    if jobs < 1:
-        raise ValueError(f"jobs={jobs} must be positive")
+    check_choice("engine", name, ENGINES)
+    check_integer("jobs", jobs)
     if ray_address is not None and name != "ray":
         raise ValueError(f"ray_address={ray_address!r} goes with engine='ray', not with {name!r}")
     if name == "ray":

@@ -7,7 +7,7 @@ from typing import Any
 
 from rebased.runs import TRAINING
 
-__all__ = ["Checkpoint", "load_checkpoint"]
+__all__ = ["SavedModel", "load_saved_model"]
 
 _CONFIGS = ("config.json", "adapter_config.json")
 """Of a model, and of one that peft made of another."""
@@ -15,7 +15,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class SavedModel:
     model: Any
     """Of `AutoModelForCausalLM`, in evaluation mode."""
     tokenizer: Any | None
@@ -58,7 +58,7 @@ class Checkpoint:
         return None
 
 
-def load_checkpoint(folder: Path | str) -> Checkpoint:
+def load_saved_model(folder: Path | str) -> SavedModel:
     """Weights are float32, whatever they were saved in. ValueError, naming the folder, for what is none or broken."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -79,14 +79,14 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
         has_tokenizer = any((folder / name).exists() for name in _TOKENIZER_FILES)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise ValueError(f"{folder} is no checkpoint that can be loaded: {error}") from error
+        raise ValueError(f"{folder} has no model that can be loaded: {error}") from error
     model, found = loaded
     wrong = [name for kind in ("missing_keys", "mismatched_keys") for name in found[kind]]
     if wrong:  # transformers would go on with random weights in their places
         raise ValueError(
             f"{folder} lacks weights of its model, or has them in other shapes: {', '.join(map(str, wrong))}"
         )
-    return Checkpoint(model=model.eval(), tokenizer=tokenizer, training=_read_training(folder / TRAINING))
+    return SavedModel(model=model.eval(), tokenizer=tokenizer, training=_read_training(folder / TRAINING))
 
 
 def _read_training(path: Path) -> dict[str, Any]:

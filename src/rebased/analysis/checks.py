@@ -10,15 +10,12 @@ from rebased.checks import check_integer
 __all__ = [
     "broadcasts_to",
     "check_fraction",
-    "check_positive",
     "check_seed",
     "finite_array",
     "finite_vector",
     "group_codes",
     "weights_array",
 ]
-
-check_positive = check_integer  # as `rebased.analysis.rate_flip` knows it
 
 
 def finite_array(name: str, values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rebased.analysis.bootstrap import Interval
-from rebased.analysis.checks import check_positive, check_seed, finite_array, group_codes
+from rebased.analysis.checks import check_seed, finite_array, group_codes
 from rebased.analysis.held_out import held_out
 from rebased.analysis.sign_flip import MAX_EXACT_BLOCKS, SignFlip, count_as_far, sign_flip_test
+from rebased.checks import check_integer
 
 __all__ = ["Tables", "flip_interval", "rate_flip_test"]
 
@@ -44,7 +45,7 @@ def rate_flip_test(
     are drawn from ``seed``.
     """
     tables = [_pair_of_tables(x, y) for x, y in zip(a, b, strict=True)]
-    check_positive("num_flips", num_flips)
+    check_integer("num_flips", num_flips)
     check_seed(seed)
     if not tables:
         raise ValueError("a and b have no sizes; there must be at least one")

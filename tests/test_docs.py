@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
+from rebased.analysis.holm import holm
 from rebased.bench import OpsBenchResult
 from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
@@ -19,6 +21,7 @@ from rebased.paper.figure1 import MIXERS as FIGURE_1_NAMES
 from rebased.paper.language_runs import NAMES as TABLE_2_NAMES
 from rebased.paper.map_runs import MODELS as TABLE_3_NAMES
 from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_3
+from rebased.paper.recipes import ALPHA
 from rebased.paper.registry import EXPERIMENTS
 from rebased.tasks import TASKS
 
@@ -268,6 +271,10 @@ def test_the_readme_quotes_table_1() -> None:
         ("rebased", "gamma_x2"),
         ("gamma_beta_x2", "gamma_x2"),
     }
+    every = [(name, each) for name, outcome in findings["data"]["comparisons"]["256"].items() for each in outcome]
+    corrected = zip(every, holm(np.array([each["p_value"] for _, each in every])), strict=True)
+    firm = [(each["a"], each["b"]) for (name, each), p in corrected if name == "tuned" and p < ALPHA]
+    assert (len(every), firm) == (45, [("gamma_x2", "rebased")])
     tried = {
         stack: [x for cell in cells if cell["stack"] == stack and cell["d_model"] >= 24 for x in _accuracies(cell)]
         for stack in means

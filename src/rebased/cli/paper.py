@@ -3,6 +3,7 @@
 Examples: ``rebased paper list``, ``rebased paper run table1 --scale small``, ``rebased paper report``
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -19,13 +20,14 @@ from rebased.files import write_text
 from rebased.paper import figures
 from rebased.paper.conduct import conduct, num_finished
 from rebased.paper.experiment import SCALES, Experiment
-from rebased.paper.findings import Findings, findings_path, read_findings
+from rebased.paper.findings import Findings, read_findings
 from rebased.paper.ledger import Entry, read_ledger
 from rebased.paper.registry import EXPERIMENTS, KNOWN, find_experiments
 from rebased.paper.report import render_paper_report
 from rebased.paper.selection import select
 from rebased.training.devices import choose_device
 from rebased.training.folders import name_of
+from rebased.training.recall import RecallConfig
 
 __all__ = ["paper_app"]
 
@@ -38,9 +40,13 @@ _OUT = Path("runs/paper")
 
 @paper_app.command("list")
 def list_experiments(out: Out = _OUT) -> None:
-    """Every table and figure, and what there is of it: runs finished of those that each scale has."""
+    """Every table and figure, and what there is of it: runs that need not be trained, of those that each scale has.
+
+    Findings may be of more runs than these: they stay where weights that were looked at are gone.
+    """
     try:
         ledger = read_ledger(out)
+        found = {name: _found(experiment, out) for name, experiment in EXPERIMENTS.items()}
     except ValueError as error:
         fail(error)
     table = new_table()
@@ -51,9 +57,19 @@ def list_experiments(out: Out = _OUT) -> None:
             experiment.name,
             experiment.title,
             *(_progress(experiment, scale, out, ledger) for scale in SCALES),
-            ", ".join(scale for scale in SCALES if findings_path(out, scale, experiment.name).exists()) or "none yet",
+            found[experiment.name] or "none yet",
         )
     print_fitting(table, make_console())
+
+
+def _found(experiment: Experiment, out: Path) -> str:
+    """``smoke (12 runs), small (84 runs)``."""
+    by_scale = {scale: read_findings(out, scale, experiment.name) for scale in SCALES}
+    return ", ".join(
+        f"{scale} ({count(findings.num_finished, 'run')})" if findings.num_runs else scale
+        for scale, findings in by_scale.items()
+        if findings is not None
+    )
 
 
 def _progress(experiment: Experiment, scale: str, out: Path, ledger: dict[str, Entry]) -> str:
@@ -79,8 +95,9 @@ def run(
     """Train what is not finished, and show what was found. Stopped or killed, the same command goes on."""
     try:
         experiments = find_experiments(names)
-        configs = [config for experiment in experiments for config in experiment.configs(scale)]
-        chosen = {name_of(config) for config in select(configs, only or [])}
+        if only and not train:
+            raise ValueError("--only chooses what is trained, and with --no-train nothing is: leave one of them out")
+        chosen = {name_of(config) for config in _selected(experiments, scale, only or [])}
         # Ray trains on the cluster's devices, which this machine may lack; it measures on what it has.
         is_elsewhere = train and engine == "ray" and device == "cuda"
         place = choose_device("auto" if is_elsewhere else device)
@@ -123,6 +140,15 @@ def run(
     )
 
 
+def _selected(experiments: Sequence[Experiment], scale: str, only: Sequence[str]) -> list[RecallConfig]:
+    """ValueError where no run is so, which may be for want of the right scale."""
+    configs = [config for experiment in experiments for config in experiment.configs(scale)]
+    try:
+        return select(configs, only)
+    except ValueError as error:
+        raise ValueError(f"{error} (at scale {scale}; --scale may be {', '.join(SCALES)})") from None
+
+
 def _save_pictures(section: Section, folder: Path) -> None:
     for picture in section.pictures:
         figures.save(picture.figure, folder, picture.name)
@@ -149,7 +175,7 @@ def report(
     if scale is not None and scale not in SCALES:
         raise typer.BadParameter(f"scale={scale!r} is unknown; there are {', '.join(SCALES)}")
     if not out.is_dir():
-        raise typer.BadParameter(f"there is no folder {out}; `rebased paper run` makes it")
+        raise typer.BadParameter(f"there is no folder {out}; `rebased paper run` makes it, or --out names another")
     page = out / "report.html"
     try:
         entries = [(experiment, _largest(experiment, out, scale)) for experiment in EXPERIMENTS.values()]

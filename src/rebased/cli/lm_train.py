@@ -135,7 +135,10 @@ def train(
 def run_training(
     config: LanguageRunConfig, data: Path, out: Path, options: RunOptions, *, log_every: int
 ) -> dict[str, Any]:
-    """With progress; ends the command with the reason if it cannot be, which one process alone tells."""
+    """With progress; ends the command with the reason if it cannot be.
+
+    What ends all processes alike, the main one alone tells; what ends one of them, it tells itself.
+    """
     from rebased.cli.lm_progress import training_progress
     from rebased.corpora import open_corpus
     from rebased.training.language.train import train
@@ -146,17 +149,23 @@ def run_training(
     except KeyboardInterrupt:
         last = last_checkpoint(out / CHECKPOINTS)
         where = "begins again: there is no checkpoint" if last is None else f"goes on after step {step_of(last)}"
-        _fail(f"stopped; the same command {where}", status=STOPPED)
+        _fail(f"stopped; the same command {where}", status=STOPPED, is_told_by_main=True)
     except torch.OutOfMemoryError as error:
         _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
-    except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
-        _fail(in_options(error, "compile", "crossing", length="seq_len"))
+    except (ImportError, ValueError, FloatingPointError) as error:  # of arguments, packages and means over all
+        _fail(in_options(error, "compile", "crossing", length="seq_len"), is_told_by_main=True)
+    except (TypeError, ArithmeticError, RuntimeError, OSError) as error:
+        _fail(error)
 
 
-def _fail(message: object, *, status: int = 1) -> NoReturn:
-    if not current_processes().is_main:
+def _fail(message: object, *, status: int = 1, is_told_by_main: bool = False) -> NoReturn:
+    """``is_told_by_main``: every process is here with the same message."""
+    processes = current_processes()
+    if processes.is_main:
+        fail(message, status=status)
+    if is_told_by_main:
         raise typer.Exit(status) from None
-    fail(message, status=status)
+    fail(f"process {processes.rank}: {message}", status=status)
 
 
 def _losses(facts: dict[str, Any]) -> str:

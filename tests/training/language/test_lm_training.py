@@ -1,5 +1,6 @@
 """Training of a small language model: what it learns, what it writes, what it refuses."""
 
+import errno
 import json
 import math
 import os
@@ -420,6 +421,41 @@ def test_the_command_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("rebased.training.language.train.train", stop)
     found = command("--out", str(tmp_path / "run"))
     assert found == (130, "error: stopped; the same command begins again: there is no checkpoint")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("40 GiB"), "out of memory; use a smaller --micro-batch, or --gradient-checkpointing"),
+        (OSError(errno.EIO, "Input/output error"), "[Errno 5] Input/output error"),
+        (RuntimeError("NCCL error"), "NCCL error"),
+        (ValueError("micro_batch=3 must divide"), None),
+        (ImportError("pip install wandb"), None),
+        (FloatingPointError("the loss of step 1 is nan"), None),
+        (KeyboardInterrupt(), None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_a_process_tells_what_may_be_wrong_with_it_alone(
+    error: BaseException, message: str | None, rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others than the main one ended without a word, and nobody knew why a run of many had."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("rebased.training.language.train.train", stop)
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    status, said = command("--out", str(tmp_path / "run"))
+    assert status == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    if rank == 0:
+        assert said.startswith(f"error: {message or ''}")
+    elif message is None:
+        assert said == ""
+    else:
+        assert said.startswith(f"error: process 1: {message}")
 
 
 def test_the_command_says_at_once_that_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,9 @@ def check_same_run(folder: Path, described: dict[str, Any]) -> None:
         written = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    ours, theirs = _flat(json.loads(json.dumps(described))), _flat(written)
+    # A version that knew fewer fields may have written it: what it lacks was as the defaults are.
+    theirs = _flat(LanguageRunConfig().to_dict() | written)
+    ours = _flat(json.loads(json.dumps(described)))
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     if differing and has_begun(folder):
         told = "; ".join(f"{name}={ours.get(name)!r}, there {theirs.get(name)!r}" for name in differing)

@@ -44,9 +44,9 @@ def train(
     steps: Annotated[int | None, typer.Option(help=f"Of the optimizer; {_PAPER.steps} by default.")] = None,
     tokens: Annotated[int | None, typer.Option(help="To train on, in place of --steps.")] = None,
     learning_rate: Annotated[float, typer.Option(help="After warm-up.")] = _PAPER.learning_rate,
-    final_learning_rate: Annotated[
-        float, typer.Option(help="Where the cosine ends, as a fraction of --learning-rate.")
-    ] = _PAPER.final_learning_rate,
+    final_fraction: Annotated[
+        float, typer.Option(help="The share of --learning-rate that is left at the end: 0.1 is a tenth.")
+    ] = _PAPER.final_fraction,
     warmup_steps: Annotated[int | None, typer.Option(help="200, or a tenth of fewer steps.")] = None,
     weight_decay: Annotated[float, typer.Option(help="Not of norms, biases, γ and β.")] = _PAPER.weight_decay,
     clip: Annotated[float, typer.Option(help="Largest norm of the gradients; 0 is none.")] = _PAPER.clip,
@@ -98,7 +98,7 @@ def train(
             batch_size=batch_size,
             steps=steps,
             learning_rate=learning_rate,
-            final_learning_rate=final_learning_rate,
+            final_fraction=final_fraction,
             warmup_steps=min(_PAPER.warmup_steps, max(steps, 0) // 10) if warmup_steps is None else warmup_steps,
             weight_decay=weight_decay,
             clip=clip,

@@ -236,6 +236,7 @@ def test_the_paper_s_schedule() -> None:
     config = LanguageRunConfig()
     assert [learning_rate_factor(config, step) for step in (0, 99, 199, 200)] == [1 / 200, 0.5, 1.0, 1.0]
     assert learning_rate_factor(config, 19_999) == pytest.approx(0.1)
+    assert learning_rate_factor(LanguageRunConfig(final_fraction=0.25), 19_999) == pytest.approx(0.25)
     assert learning_rate_factor(config, (200 + 19_999) // 2) == pytest.approx(0.55, abs=1e-3)
 
 
@@ -274,7 +275,10 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be positive and finite"),
         ({"clip": math.nan}, "clip=nan must be finite"),
         ({"beta2": 1.0}, "beta2=1.0 must be from 0 to below 1"),
-        ({"final_learning_rate": 2.0}, "is a fraction"),
+        (
+            {"final_fraction": 2.0},
+            "final_fraction=2.0 must be from 0 to 1, the share of learning_rate that is left",
+        ),
         ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
         ({"seed": 2**32}, r"seed=4294967296 must be less than 2\*\*32"),
         ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be 'bfloat16', 'float32'"),
@@ -393,7 +397,7 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
         (["--set", "hidden_size"], 2, "'hidden_size' must be of the form name=value"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
         (["--learning-rate", "0"], 2, "learning_rate=0.0 must be positive and finite"),
-        (["--final-learning-rate", "2"], 2, "final_learning_rate=2.0 is a fraction"),
+        (["--final-fraction", "2"], 2, "final_fraction=2.0 must be from 0 to 1"),
         (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
         (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),
         (["--steps", "2", "--batch-size", "9999"], 1, "less than one batch"),

@@ -27,8 +27,8 @@ class LanguageRunConfig:
     steps: int = 20_000
     learning_rate: float = 1e-3
     """After warm-up."""
-    final_learning_rate: float = 0.1
-    """What the cosine ends at, as a fraction of `learning_rate`."""
+    final_fraction: float = 0.1
+    """How much of `learning_rate` is left at the end of the cosine: 0.1 is a tenth."""
     warmup_steps: int = 200
     weight_decay: float = 0.1
     """Of embeddings and weights that multiply; not of biases, norms, γ, β and a mixer's other parameters."""
@@ -58,8 +58,10 @@ class LanguageRunConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be from 0 to below 1")
-        if not 0 <= self.final_learning_rate <= 1:
-            raise ValueError(f"final_learning_rate={self.final_learning_rate} is a fraction; it must be from 0 to 1")
+        if not 0 <= self.final_fraction <= 1:
+            raise ValueError(
+                f"final_fraction={self.final_fraction} must be from 0 to 1, the share of learning_rate that is left"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} must be less than steps={self.steps}")
         check_choice("dtype", self.dtype, DTYPES)

@@ -23,5 +23,5 @@ def learning_rate_factor(config: LanguageRunConfig, step: int) -> float:
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(config.steps - 1 - config.warmup_steps, 1)
-    least = config.final_learning_rate
+    least = config.final_fraction
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,10 +147,9 @@ class _GroupTraining:
 
         return on_step
 
-    def _open_boards(self, index: int, first_epoch: int) -> list[Board]:
+    def _open_boards(self, index: int, first_epoch: int) -> Iterator[Board]:
         config = self.group.configs[index]
         folder = self.sweep.run(config)
-        boards: list[Board] = [TensorBoard(folder, first_epoch)]
+        yield TensorBoard(folder, first_epoch)
         if self.task.wandb_project is not None:
-            boards.append(WandB(self.task.wandb_project, name_of(config), config.to_dict(), folder))
-        return boards
+            yield WandB(self.task.wandb_project, name_of(config), config.to_dict(), folder)

@@ -18,6 +18,7 @@ from rebased.corpora import Windows
 from rebased.hf import RebasedConfig
 from rebased.layers import MIXERS
 from rebased.models import LanguageModel, LayerConfig, ModelConfig
+from rebased.training.boards import TensorBoard
 from rebased.training.language.batches import collate, collate_packed, num_targets
 from rebased.training.language.config import steps_for
 from rebased.training.language.flops import flops_per_token, peak_flops
@@ -138,6 +139,28 @@ def test_runs_in_folders_of_one_name_are_apart_in_weights_and_biases(
     names = [settings["id"] for settings in told[::2]]
     assert names[0] == names[1] != names[2]
     assert all(name.startswith("model-") for name in names)
+
+
+def test_what_is_open_is_closed_if_weights_and_biases_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = list[str]()
+
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("not logged in")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse, __spec__=object()))
+    for each in (MetricsFile, TensorBoard):
+
+        def close(self: Any, finished: str | None = None, close: Any = each.close) -> None:
+            close(self)
+            closed.append(type(self).__name__)
+
+        monkeypatch.setattr(each, "close", close)
+    job = plan_job(small_run(), corpus(), tmp_path / "run", small_options(board=True, wandb_project="p"))
+    with pytest.raises(RuntimeError, match="not logged in"), open_records(job, 0):
+        pass
+    assert sorted(closed) == ["MetricsFile", "TensorBoard"]
 
 
 # ---- FLOPs ----

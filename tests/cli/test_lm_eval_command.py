@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from evaluation_cases import make_corpus, perplexity_of, predicted_tokens, save_model
@@ -193,3 +194,26 @@ def test_without_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "transformers", None)
     status, said = run(folder / "model", "--data", folder / "corpus")
     assert (status, said) == (1, "error: evaluation needs transformers: pip install transformers")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("40 GiB"), "error: out of memory; use a smaller --batch-size (40 GiB)"),
+        (RuntimeError("CUDA error"), None),
+    ],
+    ids=["foreseen", "not foreseen"],
+)
+def test_only_what_is_foreseen_is_told_without_a_traceback(
+    error: Exception, said: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("rebased.analysis.perplexity.evaluate", refuse)
+    if said is None:
+        arguments = ["lm", "eval", str(folder / "model"), "--data", str(folder / "corpus"), "--device", "cpu"]
+        assert CliRunner().invoke(app, arguments).exception is error
+    else:
+        status, found = run(folder / "model", "--data", folder / "corpus")
+        assert (status, found) == (1, said)

@@ -151,11 +151,11 @@ def run_training(
         where = "begins again: there is no checkpoint" if last is None else f"goes on after step {step_of(last)}"
         _fail(f"stopped; the same command {where}", status=STOPPED, is_told_by_main=True)
     except torch.OutOfMemoryError as error:
-        _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
+        _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({_with_notes(error)})")
     except (ImportError, ValueError, FloatingPointError) as error:  # of arguments, packages and means over all
-        _fail(in_options(error, "compile", "crossing", length="seq_len"), is_told_by_main=True)
-    except (TypeError, ArithmeticError, RuntimeError, OSError) as error:
-        _fail(error)
+        _fail(in_options(_with_notes(error), "compile", "crossing", length="seq_len"), is_told_by_main=True)
+    except (RuntimeError, OSError) as error:
+        _fail(_with_notes(error))
 
 
 def _fail(message: object, *, status: int = 1, is_told_by_main: bool = False) -> NoReturn:
@@ -166,6 +166,11 @@ def _fail(message: object, *, status: int = 1, is_told_by_main: bool = False) ->
     if is_told_by_main:
         raise typer.Exit(status) from None
     fail(f"process {processes.rank}: {message}", status=status)
+
+
+def _with_notes(error: Exception) -> str:
+    """Such as where its traceback is."""
+    return "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
 
 
 def _losses(facts: dict[str, Any]) -> str:

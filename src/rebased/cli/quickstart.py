@@ -22,6 +22,7 @@ from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
 from rebased.environment import describe_environment
 from rebased.files import write_text
+from rebased.locks import LockedError
 from rebased.paper import figure2, figures
 from rebased.runs import Run
 from rebased.training.devices import choose_device
@@ -86,7 +87,7 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
             outcome = run_sweep(out, configs, choose_engine(None, device, _jobs(device), None), report=report)
     except KeyboardInterrupt:
         fail_stopped()
-    except (ImportError, ValueError, RuntimeError, OSError) as error:
+    except (ImportError, ValueError, OSError, LockedError, torch.OutOfMemoryError) as error:
         fail(error)
     if outcome.failures:
         groups = ", ".join(failure.group for failure in outcome.failures)

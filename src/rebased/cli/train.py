@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from rebased.analysis.summary import summarize
@@ -13,6 +14,7 @@ from rebased.cli.console import fail, fail_stopped, make_console, make_folder
 from rebased.cli.numbers import count
 from rebased.cli.sweep_bars import SweepBars
 from rebased.cli.sweep_lines import SweepLines
+from rebased.locks import LockedError
 from rebased.training.boards import check_packages
 from rebased.training.building import check_models
 from rebased.training.devices import DEVICES
@@ -59,7 +61,7 @@ def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_proj
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
         fail_stopped()
-    except (ImportError, ValueError, RuntimeError, OSError) as error:
+    except (ImportError, ValueError, OSError, LockedError, torch.OutOfMemoryError) as error:
         fail(error)
     _show(outcome, out)
     num_elsewhere = len(configs) - len(outcome.runs)

@@ -19,6 +19,7 @@ from rebased.corpora import prepare
 from rebased.hf import RebasedForCausalLM
 from rebased.models.block import Block
 from rebased.training.language.config import LanguageRunConfig
+from rebased.training.language.folder import add_error
 from rebased.training.language.layout import current_processes, make_layout
 from rebased.training.language.model_config import make_model_config
 from rebased.training.language.optimizer import decayed, learning_rate_factor
@@ -248,6 +249,16 @@ def test_the_paper_s_schedule() -> None:
     [
         ({"model": "transformer"}, {}, "model='transformer' is no preset; there are attention"),
         ({"changes": {"hiden_size": 3}}, {}, "there is no field 'hiden_size', it is 'hidden_size' here"),
+        (
+            {"changes": {"layer_types": 5}},
+            {},
+            "changes={'layer_types': 5} cannot be made to the preset: 'int' object is",
+        ),
+        (
+            {"changes": {"layer_types": ["hyena"], "num_hidden_layers": 1, "layer_options": {"hyena": {"order": "x"}}}},
+            {},
+            "the model cannot be built: order is 'x'; it must be an integer",
+        ),
         ({"changes": {"max_position_embeddings": 16}}, {}, "seq_len=32 is more than max_position_embeddings=16"),
         ({"changes": {"vocab_size": 64}}, {}, "vocab_size=64 is less than the corpus's 257"),
         ({}, {"micro_batch": 3}, "micro_batch=3 must divide the sequences of a process in a step, 4"),
@@ -460,6 +471,65 @@ def test_a_process_tells_what_may_be_wrong_with_it_alone(
         assert said == ""
     else:
         assert said.startswith(f"error: process 1: {message}")
+
+
+def break_the_third_step(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    original, calls = Trainer.training_step, list[int]()
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise error
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+
+
+SHORT = ("--steps=5", "--seq-len=32", "--batch-size=4")
+
+
+def test_a_failed_run_tells_where_until_it_begins_again(tmp_path: Path) -> None:
+    """A line without a traceback was all that was left of hours."""
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        break_the_third_step(patch, RuntimeError("CUDA error: no kernel image"))
+        status, said = command("--out", str(out), *SHORT)
+    assert (status, "Traceback" in said) == (1, False)
+    assert said.endswith(f"error: CUDA error: no kernel image; the traceback is in {out / 'error.txt'}")
+    written = (out / "error.txt").read_text()
+    assert "process 0\nTraceback (most recent call last)" in written
+    assert "raise error" in written
+    status, said = command("--out", str(out), *SHORT)
+    assert status == 0, said
+    assert not (out / "error.txt").exists()
+
+
+def test_bugs_are_not_taken_for_bad_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_the_third_step(monkeypatch, TypeError("unsupported operand"))
+    with pytest.raises(TypeError, match="unsupported operand") as raised:
+        train_small(tmp_path / "library")
+    assert raised.value.__notes__ == [f"the traceback is in {tmp_path / 'library' / 'error.txt'}"]
+    break_the_third_step(monkeypatch, TypeError("unsupported operand"))
+    arguments = ["lm", "train", "--data", str(corpus().folder), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    result = CliRunner().invoke(app, [*arguments, "--preset", "rebased-small", "--no-board", *SHORT])
+    assert isinstance(result.exception, TypeError)
+    assert (tmp_path / "run" / "error.txt").exists()
+
+
+def test_what_is_foreseen_leaves_no_traceback(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError) as raised:
+        train_small(tmp_path, small_run(learning_rate=1e30, clip=0.0))
+    assert not hasattr(raised.value, "__notes__")
+    assert not (tmp_path / "error.txt").exists()
+
+
+def test_processes_write_one_after_another_where_they_failed(tmp_path: Path) -> None:
+    """The first error is the one that ended the others."""
+    for rank in (1, 0):
+        assert add_error(tmp_path, OSError(f"of {rank}"), rank=rank) == tmp_path / "error.txt"
+    written = (tmp_path / "error.txt").read_text()
+    assert [line for line in written.splitlines() if line.startswith("OSError")] == ["OSError: of 1", "OSError: of 0"]
+    assert add_error(tmp_path / "none", OSError(), rank=0) is None
 
 
 def test_the_command_says_at_once_that_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

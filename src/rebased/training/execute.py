@@ -65,6 +65,8 @@ class _GroupTraining:
         self.device = device
         self.report = report
         self.environment = describe_environment(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)  # this process may have trained other groups
         for config in self.group.configs:
             write_config(self.sweep.run(config), config.to_dict())
         self.replicas = Replicas(self.group.configs, device=device, micro_batches=self.group.micro_batches)

@@ -257,12 +257,12 @@ def test_steps_for_tokens() -> None:
 
 
 def test_settings() -> None:
-    settings = ["hidden_size=64", 'layer_types=["rebased"]', "position_embedding_type=none", "fused_loss=true"]
+    settings = ["hidden_size=64", 'layer_types=["rebased"]', "position_embedding_type=none", "tie_word_embeddings=true"]
     assert read_changes(settings) == {
         "hidden_size": 64,
         "layer_types": ["rebased"],
         "position_embedding_type": "none",
-        "fused_loss": True,
+        "tie_word_embeddings": True,
     }
 
 

@@ -290,6 +290,7 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
             {"final_fraction": 2.0},
             "final_fraction=2.0 must be from 0 to 1, the share of learning_rate that is left",
         ),
+        ({"changes": {"fused_loss": False}}, "fused_loss=False does not belong to changes: .* or --no-fused-loss"),
         ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
         ({"seed": 2**32}, r"seed=4294967296 must be less than 2\*\*32"),
         ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be 'bfloat16', 'float32'"),
@@ -405,6 +406,7 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
     ("arguments", "status", "message"),
     [
         (["--steps", "3", "--tokens", "5"], 2, "give --steps or --tokens, not both"),
+        (["--set", "fused_loss=false"], 2, "fused_loss=False does not belong to changes"),
         (["--set", "hidden_size"], 2, "'hidden_size' must be of the form name=value"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
         (["--learning-rate", "0"], 2, "learning_rate=0.0 must be positive and finite"),

@@ -20,7 +20,7 @@ class LanguageRunConfig:
     model: str = "rebased"
     """A name of `rebased.hf.PRESETS`."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of `rebased.hf.RebasedConfig` that differ from the preset's."""
+    """Fields of `rebased.hf.RebasedConfig` that differ from the preset's. Not `fused_loss`, which is a `RunOptions`."""
     seq_len: int = 4096
     batch_size: int = 1024
     """Sequences of a step, over all devices and micro-batches."""
@@ -61,6 +61,11 @@ class LanguageRunConfig:
         if not 0 <= self.final_fraction <= 1:
             raise ValueError(
                 f"final_fraction={self.final_fraction} must be from 0 to 1, the share of learning_rate that is left"
+            )
+        if "fused_loss" in self.changes:
+            raise ValueError(
+                f"fused_loss={self.changes['fused_loss']!r} does not belong to changes: it is how a run is run, as "
+                "RunOptions(fused_loss=False) or --no-fused-loss"
             )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} must be less than steps={self.steps}")

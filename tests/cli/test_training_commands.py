@@ -13,6 +13,7 @@ from rebased.cli.app import app
 from rebased.locks import LockedError
 from rebased.runs import find_runs
 from rebased.training import execute
+from rebased.training.engines import Serial
 
 TINY = {
     "stack": "rebased",
@@ -79,6 +80,14 @@ def test_a_model_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:
     assert status == 1
     assert "the model of rebased-d8-L16 cannot be built: num_heads=12 must be at most d_model=8" in said
     assert not (tmp_path / "new").exists()
+
+
+def test_unwritable_out_ends_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Serial, "fitting", lambda *_: pytest.fail("work was begun"))
+    (tmp_path / "file").write_text("")
+    status, said = run(*MQAR, "--out", tmp_path / "file" / "out")
+    assert status == 1
+    assert said.startswith("error: [Errno 20] Not a directory")
 
 
 def test_sweep_trains_a_grid(tmp_path: Path) -> None:

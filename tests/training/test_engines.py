@@ -127,6 +127,16 @@ def test_impossible_model_is_found_before_anything_is_trained(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    """Commands looked before they called; who called from Python wrote among the other files."""
+    (tmp_path / "book.txt").write_text("text")
+    with pytest.raises(
+        ValueError, match=r"is neither empty nor a sweep: there is no plan\.json; choose another folder"
+    ):
+        sweep(tmp_path, Serial("cpu"))
+    assert [path.name for path in tmp_path.iterdir()] == ["book.txt"]
+
+
 def test_every_model_is_built_once_and_draws_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
     monkeypatch.setattr(building, "LanguageModel", lambda config: built.append((config, torch.rand(1, device="cpu"))))

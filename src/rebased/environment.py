@@ -14,7 +14,7 @@ import torch
 
 from rebased import __version__
 
-__all__ = ["Environment", "card_digest", "describe_environment", "source_digest"]
+__all__ = ["Environment", "card_digest", "describe_environment", "source_digest", "usable_cpus"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def describe_environment(device: torch.device) -> Environment:
         date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name(),
-        cpu_count=_usable_cpus(),
+        cpu_count=usable_cpus(),
         threads=torch.get_num_threads(),
         float32_matmul_precision=torch.get_float32_matmul_precision(),
         platform=platform.platform(),
@@ -97,7 +97,8 @@ def _package_version(name: str) -> str | None:
         return None
 
 
-def _usable_cpus() -> int:
+def usable_cpus() -> int:
+    """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -147,3 +147,13 @@ def test_runs_differ_only_in_model_rate_and_seed(device: str) -> None:
     }
     assert len(heads) == 1
     assert str(heads.pop() or "the paper's") in quickstart_note(device)
+
+
+@pytest.mark.parametrize(
+    ("device", "cpus", "jobs"), [("cpu", 2, 2), ("cpu", 64, len(MODELS)), ("cuda", 64, 1), ("cuda:1", 64, 1)]
+)
+def test_a_process_for_each_model_if_there_are_so_many_processors(
+    device: str, cpus: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quickstart, "usable_cpus", lambda: cpus)
+    assert quickstart._jobs(device) == jobs

@@ -20,7 +20,7 @@ from rebased.cli.console import fail, fail_stopped, make_console, make_folder, p
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
-from rebased.environment import describe_environment
+from rebased.environment import usable_cpus
 from rebased.files import write_text
 from rebased.locks import LockedError
 from rebased.paper import figure2, figures
@@ -99,7 +99,7 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
 
 def _jobs(device: str) -> int:
     """Small models gain more from processes than from threads: one for each model, if there are so many cores."""
-    return 1 if device.startswith("cuda") else min(len(MODELS), describe_environment(torch.device(device)).cpu_count)
+    return 1 if device.startswith("cuda") else min(len(MODELS), usable_cpus())
 
 
 def _rows(runs: Sequence[Run]) -> dict[str, RecallRow]:

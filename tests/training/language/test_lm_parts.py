@@ -23,7 +23,7 @@ from rebased.training.language.batches import collate, collate_packed, num_targe
 from rebased.training.language.config import steps_for
 from rebased.training.language.flops import flops_per_token, peak_flops
 from rebased.training.language.job import plan_job
-from rebased.training.language.layout import Processes
+from rebased.training.language.layout import TrainingProcesses
 from rebased.training.language.metrics import MetricsFile, StepRecord, read_metrics
 from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
@@ -220,7 +220,7 @@ def test_peaks(name: str, dtype: str, peak: float | None) -> None:
 @given(num_sequences=st.integers(1, 70), batch_size=st.integers(1, 9), count=st.integers(1, 9))
 def test_shares(num_sequences: int, batch_size: int, count: int) -> None:
     """Each sequence once, in as many batches for every process."""
-    found = [shares(num_sequences, batch_size, Processes(rank, count, True)) for rank in range(count)]
+    found = [shares(num_sequences, batch_size, TrainingProcesses(rank, count, True)) for rank in range(count)]
     assert [index for batches in found for batch in batches for index in batch] == list(range(num_sequences))
     assert len({len(batches) for batches in found}) == 1
     assert max(len(batch) for batches in found for batch in batches) <= batch_size

@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from rebased.hf import RebasedForCausalLM
     from rebased.training.language.trainer import LanguageTrainer
 
-__all__ = ["Report", "Started", "Stopping", "train"]
+__all__ = ["Report", "Stopping", "TrainingStarted", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class TrainingStarted:
     """Training begins, or goes on."""
 
     step: int
     """Steps made before."""
     steps: int
-    parameters: int
+    num_parameters: int
     device: str
-    processes: int
+    num_processes: int
     layout: Layout
 
 
@@ -63,7 +63,7 @@ class Stopping:
     """A signal asked to stop: training ends with the step that it is at, or at once after another signal."""
 
 
-Report = Callable[[Started | StepRecord | Stopping], None]
+Report = Callable[[TrainingStarted | StepRecord | Stopping], None]
 """Called in the main process only; with `Stopping` from another thread, while the main one goes on."""
 
 
@@ -157,12 +157,12 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
         torch.manual_seed(config.seed + processes.rank)  # every process drops others
         if processes.is_main:
             report(
-                Started(
+                TrainingStarted(
                     step=first_step,
                     steps=config.steps,
-                    parameters=num_parameters,
+                    num_parameters=num_parameters,
                     device=place.type,
-                    processes=processes.count,
+                    num_processes=processes.count,
                     layout=job.layout,
                 )
             )

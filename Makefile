@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 quickstart: $(READY)
-	$(BIN)/rebased quickstart --out out
+	$(BIN)/rebased quickstart --out out/quickstart
 
 # Two worker processes with one thread each: the tests are many and small.
 test: $(READY)

@@ -275,7 +275,7 @@ MAY_IMPORT["analysis"] = MAY_IMPORT["hf"] | {"hf", "runs", "corpora"}
 MAY_IMPORT["training"] = MAY_IMPORT["training"] | {"tasks", "files", "runs", "locks", "corpora", "environment"}
 MAY_IMPORT["bench"] = {*CHAIN, "tasks", "files", "runs", "corpora", "environment", "analysis"}
 MAY_IMPORT["paper"] = MAY_IMPORT["bench"] | {"locks"}
-MAY_IMPORT["cli"] = MAY_IMPORT["bench"] | {"paper", "bench"}
+MAY_IMPORT["cli"] = MAY_IMPORT["paper"] | {"paper", "bench"}
 
 
 def upward_imports(package: Path) -> list[str]:

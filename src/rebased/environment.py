@@ -14,7 +14,7 @@ import torch
 
 from rebased import __version__
 
-__all__ = ["Environment", "card_digest", "describe_environment", "source_digest"]
+__all__ = ["Environment", "card_digest", "describe_environment", "source_digest", "usable_cpus"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +48,21 @@ class Environment:
     commit: str | None
     """The checkout the package was imported from, "-dirty" if it had changes; None outside one."""
     source: str | None = None
-    """Of the package's own modules: twelve digits that are the same wherever and whenever these are."""
+    """First 12 hex digits of a hash of the package's modules: equal code, equal digits."""
 
 
 def card_digest(device: torch.device) -> str:
-    """Eight digits that are another for every GPU, and for every machine's CPU, and tell nothing else."""
+    """A short hash that tells devices apart: of a GPU's own identifier, or of the host's name for a CPU.
+
+    A name that can be guessed can be recognised by it.
+    """
     name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else platform.node()
     return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 @functools.cache
 def source_digest(package: Path = Path(__file__).parent) -> str:
-    """Of all modules of the package, by name and content: it tells whether results are of the same code."""
+    """First 12 hex digits of a hash of the names and contents of the package's modules: equal code, equal digits."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package).as_posix()}\n".encode())
@@ -73,7 +76,7 @@ def describe_environment(device: torch.device) -> Environment:
         date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name(),
-        cpu_count=_usable_cpus(),
+        cpu_count=usable_cpus(),
         threads=torch.get_num_threads(),
         float32_matmul_precision=torch.get_float32_matmul_precision(),
         platform=platform.platform(),
@@ -97,7 +100,8 @@ def _package_version(name: str) -> str | None:
         return None
 
 
-def _usable_cpus() -> int:
+def usable_cpus() -> int:
+    """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

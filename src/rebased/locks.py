@@ -15,9 +15,10 @@ class LockedError(RuntimeError):
 
 @contextmanager
 def locked(path: Path, what: str, *, patience: float = 5.0) -> Iterator[None]:
-    """Hold the lock of this file, which says by whom. LockedError if others have it for ``patience`` seconds.
+    """Hold an exclusive lock on ``path``; the file holds the owner's process id.
 
-    The patience is for a holder that was just killed and takes a moment to go.
+    LockedError, which begins with ``what``, if another process keeps it for ``patience`` seconds: one that was just
+    killed takes a moment to go.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:

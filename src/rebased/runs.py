@@ -123,12 +123,12 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
 
 
 def check_vacant(folder: Path, what: str, *, first: str, others: Collection[str] = ()) -> None:
-    """ValueError if the folder holds files of somebody else. With ``first``, the file that we write first, it is ours.
+    """ValueError if files of somebody else are there.
 
-    Without it there may only be ``others``, which are ours too, and hidden files, which are ours being written. The
-    folder is listed before ``first`` is looked for: another process may just be beginning there, and if its later files
-    are seen, its first one is there too.
+    The folder is ours if it holds ``first``, which we write before all else but ``others`` and hidden files (locks, and
+    what is half-written). Without it, only these may be there.
     """
+    # Listed before looking for `first`, so that a process that begins meanwhile is not taken for a stranger.
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     strangers = {name for name in names if not name.startswith(".")} - {*others}
     if strangers and not (folder / first).exists():

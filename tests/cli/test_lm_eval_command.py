@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
 from commands import run
 from evaluation_cases import make_corpus, perplexity_of, predicted_tokens, save_model
 from rebased.analysis.pages import Table
 from rebased.analysis.saved_model import load_saved_model
+from rebased.cli.app import app
 from rebased.paper.experiment import Material
 from rebased.paper.table2 import TABLE2
 
@@ -188,3 +191,26 @@ def test_without_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "transformers", None)
     status, said = evaluate(folder / "model", "--data", folder / "corpus")
     assert (status, said) == (1, "error: evaluation needs transformers: pip install transformers")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("40 GiB"), "error: out of memory; use a smaller --batch-size (40 GiB)"),
+        (RuntimeError("CUDA error"), None),
+    ],
+    ids=["foreseen", "not foreseen"],
+)
+def test_only_what_is_foreseen_is_told_without_a_traceback(
+    error: Exception, said: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("rebased.analysis.perplexity.evaluate", refuse)
+    if said is None:
+        arguments = ["lm", "eval", str(folder / "model"), "--data", str(folder / "corpus"), "--device", "cpu"]
+        assert CliRunner().invoke(app, arguments).exception is error
+    else:
+        status, found = evaluate(folder / "model", "--data", folder / "corpus")
+        assert (status, found) == (1, said)

@@ -9,10 +9,10 @@ from rich.console import Console
 from rebased.cli.lm_progress import STOPPING, _Bar, _Lines
 from rebased.training.language.layout import Layout
 from rebased.training.language.metrics import StepRecord
-from rebased.training.language.train import Started, Stopping
+from rebased.training.language.train import Stopping, TrainingStarted
 
-STARTED = Started(
-    step=0, steps=8, parameters=1234, device="cpu", processes=1, layout=Layout(micro_batch=2, accumulation=1)
+STARTED = TrainingStarted(
+    step=0, steps=8, num_parameters=1234, device="cpu", num_processes=1, layout=Layout(micro_batch=2, accumulation=1)
 )
 
 

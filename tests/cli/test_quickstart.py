@@ -80,6 +80,19 @@ def test_again_trains_nothing_and_shows_the_same(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("tiny")
+def test_without_the_logs_of_how_it_was_trained(tmp_path: Path) -> None:
+    """The runs are all there; the report then says less of the machine."""
+    run(tmp_path)
+    shutil.rmtree(tmp_path / "groups")
+    status, said = run(tmp_path)
+    assert status == 0, said
+    assert "24 runs, all finished: nothing to train" in said
+    page = (tmp_path / "report.html").read_text()
+    assert "vocabulary 16" in page
+    assert "<dt>torch</dt>" not in page
+
+
+@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [(RuntimeError("no memory"), 1, "the same command tries again"), (KeyboardInterrupt(), 130, "goes on from here")],
@@ -134,3 +147,13 @@ def test_runs_differ_only_in_model_rate_and_seed(device: str) -> None:
     }
     assert len(heads) == 1
     assert str(heads.pop() or "the paper's") in quickstart_note(device)
+
+
+@pytest.mark.parametrize(
+    ("device", "cpus", "jobs"), [("cpu", 2, 2), ("cpu", 64, len(MODELS)), ("cuda", 64, 1), ("cuda:1", 64, 1)]
+)
+def test_a_process_for_each_model_if_there_are_so_many_processors(
+    device: str, cpus: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quickstart, "usable_cpus", lambda: cpus)
+    assert quickstart._jobs(device) == jobs

@@ -1,6 +1,7 @@
 """A sweep's progress: bars on a terminal, lines elsewhere."""
 
 import io
+import math
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,14 @@ from rebased.training.replicas import Record
 
 
 def record(epoch: int, accuracy: float, finished: str | None = None) -> Record:
-    return Record(epoch, 0.5, accuracy, 1e-3, finished)
+    return Record(epoch, math.nan if finished == "diverged" else 0.5, accuracy, 1e-3, finished)
 
 
 STORY: list[Event] = [
     Planned(num_groups=3, num_runs=5, num_finished=1),
     Started("a", ("r0", "r1"), 0, 4, {}),
     Stepped("a", 1, 1, 2),
-    EpochEnded("a", 1, {0: record(1, 0.25), 1: record(1, 0.0, "diverged")}),
+    EpochEnded("a", 1, {1: record(1, 0.0, "diverged"), 0: record(1, 0.25)}),  # NaN first: nothing is less than it
     Failed("a", "its worker died", retried=True),
     Started("a", ("r0", "r1"), 1, 4, {1: record(1, 0.0, "diverged")}),
     EpochEnded("a", 2, {0: record(2, 0.993, "reached")}),
@@ -48,7 +49,7 @@ def test_lines() -> None:
     lines = told(terminal=False).splitlines()
     assert lines[0] == "5 runs, 1 finished; 3 groups to train"
     assert lines[1] == "a begins"
-    assert lines[2].startswith("a epoch 1/4, at most 0:00:00 left, loss from 0.5, accuracy 0.250 0.000 (diverged)")
+    assert lines[2].startswith("a epoch 1/4, at most 0:00:00 left, loss from 0.5, accuracy 0.000 (diverged) 0.250")
     assert lines[3] == "a failed: its worker died; it is tried again"
     assert lines[4] == "a goes on after epoch 1"
     assert lines[5].endswith("accuracy 0.993 (reached)")
@@ -57,6 +58,14 @@ def test_lines() -> None:
         "b failed: ValueError: wrong; the traceback is in groups/b/error.txt",
         "the group c is in use by process 7: it is left to that",
     ]
+
+
+def test_a_line_of_runs_that_have_all_diverged() -> None:
+    console = Console(file=io.StringIO(), width=160)
+    lines = SweepLines(console)
+    lines(Started("a", ("r0",), 0, 4, {}))
+    lines(EpochEnded("a", 1, {0: record(1, 0.0, "diverged")}))
+    assert console.file.getvalue().endswith("loss from nan, accuracy 0.000 (diverged)\n")
 
 
 def test_bars() -> None:

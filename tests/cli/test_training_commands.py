@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from commands import run
 from rebased.cli import train as train_module
+from rebased.cli.app import app
+from rebased.locks import LockedError
 from rebased.runs import find_runs
 from rebased.training import execute
+from rebased.training.engines import Serial
 
 TINY = {
     "stack": "rebased",
@@ -72,6 +76,14 @@ def test_a_model_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_unwritable_out_ends_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Serial, "fitting", lambda *_: pytest.fail("work was begun"))
+    (tmp_path / "file").write_text("")
+    status, said = run(*MQAR, "--out", tmp_path / "file" / "out")
+    assert status == 1
+    assert said.startswith("error: [Errno 20] Not a directory")
+
+
 def test_sweep_trains_a_grid(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)
@@ -108,6 +120,20 @@ def test_failed_group_ends_with_status_1(tmp_path: Path, monkeypatch: pytest.Mon
     assert status == 1
     assert "failed: RuntimeError: out of memory; the traceback is in" in said
     assert "1 group failed: rebased-d12-L16-4x-" in said
+
+
+def test_only_what_is_foreseen_is_told_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ending_with(error: Exception) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("rebased.training.sweep.extend_plan", refuse)
+
+    ending_with(LockedError("the plan is in use by process 7"))
+    assert run(*MQAR, "--out", tmp_path) == (1, "error: the plan is in use by process 7")
+    ending_with(RuntimeError("no reason of ours"))
+    result = CliRunner().invoke(app, [*MQAR, "--out", str(tmp_path)])
+    assert isinstance(result.exception, RuntimeError)
 
 
 def test_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 """`rebased lm generate` with a model on disk."""
 
+import contextlib
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from test_ecosystem import make_tokenizer
 from typer.testing import CliRunner
 
 from rebased.cli.app import app
+from rebased.hf import RebasedForCausalLM
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,23 @@ def test_goes_on_from_a_prompt(saved: Path) -> None:
     assert status == 0, said
     assert said.startswith("the cat")
     assert run(str(saved), "the cat", "--max-new-tokens", "5") == (status, said)
+
+
+def test_the_device_asked_for_is_the_current_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on torch's current GPU: with --device cuda:1, on another one than the tensors'."""
+    entered, seen = list[str](), list[str]()
+
+    @contextlib.contextmanager
+    def current(device: str) -> Iterator[None]:
+        entered.append(device)
+        yield
+        entered.pop()
+
+    monkeypatch.setattr("rebased.cli.lm_generate.current", current)
+    monkeypatch.setattr(RebasedForCausalLM, "generate", lambda *_, **__: seen.extend(entered))
+    status, said = run(str(saved), "the cat", "--max-new-tokens", "5")
+    assert status == 0, said
+    assert (seen, entered) == (["cpu"], [])
 
 
 def test_draws_with_a_seed(saved: Path) -> None:

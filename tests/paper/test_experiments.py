@@ -1,7 +1,10 @@
 """What all tables and figures have in common: grids, findings, and that they run."""
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,22 @@ def test_table_1_is_the_papers() -> None:
     assert len(EXPERIMENTS["table1"].configs("paper")) == 960
     num_longer = 2 * 2 * 4 * 2  # two kernels at the longer length
     assert len(EXPERIMENTS["table1"].configs("small")) == 6 * 4 * 5 * 2 + num_longer
+
+
+def test_the_device_asked_for_is_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on torch's current GPU: measured on cuda:1, on another one than the tensors'."""
+    entered, seen = list[str](), list[str]()
+
+    @contextlib.contextmanager
+    def current(device: str) -> Iterator[None]:
+        entered.append(device)
+        yield
+        entered.pop()
+
+    monkeypatch.setattr("rebased.paper.experiment.current", current)
+    measured = replace(EXPERIMENTS["figure2"], measure=lambda material: {"seen": seen.extend(entered)})
+    conduct(measured, "smoke", tmp_path, None, device="cuda:1", report=lambda event: None)
+    assert (seen, entered) == (["cuda:1"], [])
 
 
 def test_table_1s_longer_length_can_show_a_difference() -> None:

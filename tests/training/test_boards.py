@@ -15,6 +15,7 @@ from rebased.training.events import Event
 from rebased.training.execute import GroupTask, train_group
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.plan import Group
+from rebased.training.replicas import Record
 
 GROUP = Group((tiny(seed=9),), micro_batches=1)
 (RUN,) = GROUP.configs
@@ -89,6 +90,48 @@ def test_weights_and_biases_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings["resume"] == "allow"
     assert rest == [(1, 0.01), (2, 0.02), (3, 0.03), (4, 0.04), "finished"]
     assert wandb.summary == {"finished": "epochs"}
+
+
+def test_what_is_open_is_closed_if_weights_and_biases_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where nobody is logged in."""
+
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("not logged in")
+
+    def close(self: boards.TensorBoard, finished: str | None = None) -> None:
+        original(self, finished)
+        closed.append(self._writer.log_dir)
+
+    wandb, original, closed = FakeWandB(), boards.TensorBoard.close, list[Path]()
+    monkeypatch.setattr(wandb, "init", refuse)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr(boards.TensorBoard, "close", close)
+    with pytest.raises(RuntimeError, match="not logged in"):
+        train_group(GroupTask(tmp_path, GROUP, wandb_project="p"), "cpu", ignore)
+    assert closed == [SweepFolder(tmp_path).run(RUN) / "tb"]
+
+
+def test_boards_of_other_runs_are_closed_if_one_cannot_be() -> None:
+    closed = list[int]()
+
+    class Fragile:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def write(self, step: int, values: dict[str, float]) -> None: ...
+
+        def close(self, finished: str | None = None) -> None:
+            closed.append(self.index)
+            raise OSError(f"board {self.index}")
+
+    opened = boards.Boards(lambda index, epoch: [Fragile(index), Fragile(index)])
+    for index in (0, 1):
+        opened.write(index, Record(1, 0.5, 0.5, 1e-3, None))
+    with pytest.raises(OSError, match="board"):
+        opened.close()
+    assert sorted(closed) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("package", ["tensorboard", "wandb"])

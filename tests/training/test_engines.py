@@ -3,9 +3,12 @@
 import contextlib
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -124,6 +127,16 @@ def test_impossible_model_is_found_before_anything_is_trained(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    """Commands looked before they called; who called from Python wrote among the other files."""
+    (tmp_path / "book.txt").write_text("text")
+    with pytest.raises(
+        ValueError, match=r"is neither empty nor a sweep: there is no plan\.json; choose another folder"
+    ):
+        sweep(tmp_path, Serial("cpu"))
+    assert [path.name for path in tmp_path.iterdir()] == ["book.txt"]
+
+
 def test_every_model_is_built_once_and_draws_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
     monkeypatch.setattr(building, "LanguageModel", lambda config: built.append((config, torch.rand(1, device="cpu"))))
@@ -210,6 +223,30 @@ def test_ray_trains_everything_and_survives_a_death(tmp_path: Path, monkeypatch:
     check_killed_once(events, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("device", "jobs", "num_cpus", "num_workers"),
+    [("auto", 1, 4, 4), ("cuda", 6, 6, 4), ("cpu", 1, 1, 1), ("cpu", 2, 2, 2)],
+)
+def test_ray_trains_a_group_on_each_gpu(
+    device: str, jobs: int, num_cpus: int, num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster of one processor trained one group at a time, and left all GPUs but one idle."""
+    started: dict[str, Any] = {}
+    fake = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **options: started.update(options),
+        cluster_resources=lambda: {"CPU": float(started["num_cpus"]), "GPU": 4.0},
+        remote=lambda **options: started.update(task=options),
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    engine = make_engine("ray", device=device, jobs=jobs)
+    assert (started["num_cpus"], engine.num_workers) == (num_cpus, num_workers)
+    needed = {"CPU": started["task"]["num_cpus"], "GPU": started["task"]["num_gpus"]}
+    at_once = min(fake.cluster_resources()[name] // count for name, count in needed.items() if count)
+    assert at_once == num_workers
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")  # of Ray's own
 def test_ray_ends_what_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks would train on in a cluster that lives on, and hold their groups' locks."""
@@ -253,6 +290,7 @@ def test_workers_share_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, {"device": "tpu"}, "device='tpu' is unknown"),
         ("ray", {"device": "cuda:1"}, "device='cuda:1' is unknown to engine='ray'"),
         ("serial", {"ray_address": "auto"}, "ray_address='auto' goes with engine='ray'"),
+        ("ray", {"ray_address": "auto", "jobs": 2}, "jobs=2 is for a cluster of this machine; ray_address='auto' has"),
     ],
 )
 def test_what_does_not_go_together(name: str | None, options: dict, message: str) -> None:

@@ -1,11 +1,14 @@
 """The training of a group: what it writes, and that it can be interrupted anywhere."""
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from sweep_cases import DIVERGES, FakeReplicas, results, tiny
 
 from rebased.locks import LockedError, locked
@@ -65,6 +68,30 @@ def test_nothing_but_results_and_log_remains(tmp_path: Path) -> None:
     assert [entry["event"] for entry in log] == ["start", "epoch", "epoch", "epoch", "epoch"]
     assert [entry["num_active"] for entry in log[1:]] == [4, 4, 2, 1]
     assert log[0]["environment"]["device"] == "cpu"
+
+
+def test_memory_is_the_groups_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what an earlier group of the same process has needed. On a GPU that is made up here."""
+    peak = [2**30]
+    fakes = {
+        "get_device_name": lambda device: "H200",
+        "get_device_properties": lambda device: SimpleNamespace(uuid="1"),
+        "max_memory_allocated": lambda device: max(peak),
+        "reset_peak_memory_stats": lambda device: peak.clear(),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(execute, "current", lambda device: contextlib.nullcontext())
+
+    class Replicas(FakeReplicas):
+        def train_epoch(self, *arguments: Any) -> dict[int, Record]:
+            peak.append(100)
+            return super().train_epoch(*arguments)
+
+    monkeypatch.setattr(execute, "Replicas", Replicas)
+    train_group(GroupTask(tmp_path, GROUP), "cuda", lambda event: None)
+    entries = read_log(SweepFolder(tmp_path).group(GROUP.name).log)
+    assert {entry["peak_bytes"] for entry in entries if entry["event"] == "epoch"} == {100}
 
 
 def test_results_hold_no_time(undisturbed: dict[str, bytes], tmp_path: Path) -> None:

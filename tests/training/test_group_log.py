@@ -15,3 +15,7 @@ def test_torn_line_is_left_out(tmp_path: Path) -> None:
     entries = read_log(path)
     assert [entry["event"] for entry in entries] == ["start", "again", "end"]
     assert all("date" in entry for entry in entries)
+
+
+def test_without_a_file_there_are_no_entries(tmp_path: Path) -> None:
+    assert read_log(tmp_path / "log.jsonl") == []

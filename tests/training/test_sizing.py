@@ -1,5 +1,7 @@
 """How many runs train together."""
 
+import weakref
+
 import pytest
 import torch
 from recall_cases import small_run
@@ -39,3 +41,26 @@ def test_processes_share_memory_and_not_the_limit_of_a_program(monkeypatch: pyte
 
     assert found(4.01 * MAX_REPLICAS * needed, 4) == (MAX_REPLICAS, 1)
     assert found(40.01 * needed, 4) == (10, 1)
+
+
+def test_a_probe_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch kept it, and what was counted as free was without it, also for other processes."""
+    made = list[weakref.ref["Probe"]]()
+    kept = list[bool]()
+
+    class Probe:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.cycle = self  # as models have
+            made.append(weakref.ref(self))
+
+        def train_epoch(self) -> None:
+            pass
+
+    monkeypatch.setattr(sizing, "Replicas", Probe)
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 10)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: kept.append(made[-1]() is not None))
+    assert sizing._step_bytes(small_run(), 4, torch.device("cpu")) == 7
+    assert kept == [False]

@@ -69,7 +69,9 @@ def evaluate_model(
         record = _evaluate(folder, data, config, place)
     except KeyboardInterrupt:
         fail("stopped", status=STOPPED)
-    except (ImportError, ValueError, RuntimeError, OSError) as error:
+    except torch.OutOfMemoryError as error:
+        fail(f"out of memory; use a smaller --batch-size ({error})")
+    except (ImportError, ValueError, OSError) as error:
         fail(in_options(error, "length", "crossing", name="split"))
     if out is not None:
         write_json(out, record)

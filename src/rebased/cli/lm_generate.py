@@ -12,7 +12,7 @@ import typer
 
 from rebased.cli.console import STOPPED, fail
 from rebased.cli.model_folder import check_model_folder
-from rebased.training.devices import DEVICES, choose_device
+from rebased.training.devices import DEVICES, choose_device, current
 from rebased.training.packages import require_packages
 
 __all__ = ["generate"]
@@ -62,9 +62,10 @@ def generate(
         how = {"do_sample": True, "temperature": temperature, "top_p": top_p}
     try:
         streamer = TextStreamer(tokenizer, skip_special_tokens=True)
-        model.generate(
-            **tokens, max_new_tokens=max_new_tokens, streamer=streamer, pad_token_id=tokenizer.pad_token_id, **how
-        )
+        with current(place):
+            model.generate(
+                **tokens, max_new_tokens=max_new_tokens, streamer=streamer, pad_token_id=tokenizer.pad_token_id, **how
+            )
     except KeyboardInterrupt:
         fail("stopped", status=STOPPED)
     except (ValueError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rebased.cli.console import make_console, print_text
 from rebased.cli.numbers import clock
 from rebased.training.language.metrics import StepRecord
-from rebased.training.language.train import Report, Started, Stopping
+from rebased.training.language.train import Report, Stopping, TrainingStarted
 
 __all__ = ["training_progress"]
 
@@ -27,11 +27,11 @@ def training_progress(log_every: int) -> contextlib.AbstractContextManager[Repor
     return _Bar(console) if console.is_terminal else contextlib.nullcontext(_Lines(console, log_every))
 
 
-def _describe_start(event: Started) -> str:
+def _describe_start(event: TrainingStarted) -> str:
     begins = "begins" if event.step == 0 else f"goes on after step {event.step}"
-    where = event.device if event.processes == 1 else f"{event.processes} × {event.device.partition(':')[0]}"
+    where = event.device if event.num_processes == 1 else f"{event.num_processes} × {event.device.partition(':')[0]}"
     parts = f"{event.layout.accumulation} × {event.layout.micro_batch} sequences a step"
-    return f"{begins}: {event.parameters:,} parameters on {where}, {parts}"
+    return f"{begins}: {event.num_parameters:,} parameters on {where}, {parts}"
 
 
 def _describe_step(record: StepRecord) -> str:
@@ -48,15 +48,15 @@ class _Lines:
     def __init__(self, console: Console, log_every: int) -> None:
         self._console = console
         self._log_every = log_every
-        self._started: Started | None = None
+        self._started: TrainingStarted | None = None
         self._since = time.monotonic()
         self._untold: list[StepRecord] = []
 
-    def __call__(self, event: Started | StepRecord | Stopping) -> None:
+    def __call__(self, event: TrainingStarted | StepRecord | Stopping) -> None:
         if isinstance(event, Stopping):
             self._say(STOPPING)
             return
-        if isinstance(event, Started):
+        if isinstance(event, TrainingStarted):
             self._started, self._since = event, time.monotonic()
             self._say(_describe_start(event))
             return
@@ -106,10 +106,10 @@ class _Bar:
     ) -> None:
         self._progress.stop()
 
-    def __call__(self, event: Started | StepRecord | Stopping) -> None:
+    def __call__(self, event: TrainingStarted | StepRecord | Stopping) -> None:
         if isinstance(event, Stopping):
             print_text(STOPPING, self._console)
-        elif isinstance(event, Started):
+        elif isinstance(event, TrainingStarted):
             print_text(_describe_start(event), self._console)
             self._task = self._progress.add_task("", total=event.steps, completed=event.step)
         else:

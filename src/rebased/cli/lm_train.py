@@ -44,9 +44,9 @@ def train(
     steps: Annotated[int | None, typer.Option(help=f"Of the optimizer; {_PAPER.steps} by default.")] = None,
     tokens: Annotated[int | None, typer.Option(help="To train on, in place of --steps.")] = None,
     learning_rate: Annotated[float, typer.Option(help="After warm-up.")] = _PAPER.learning_rate,
-    final_learning_rate: Annotated[
-        float, typer.Option(help="Where the cosine ends, as a fraction of --learning-rate.")
-    ] = _PAPER.final_learning_rate,
+    final_fraction: Annotated[
+        float, typer.Option(help="The share of --learning-rate that is left at the end: 0.1 is a tenth.")
+    ] = _PAPER.final_fraction,
     warmup_steps: Annotated[int | None, typer.Option(help="200, or a tenth of fewer steps.")] = None,
     weight_decay: Annotated[float, typer.Option(help="Not of norms, biases, γ and β.")] = _PAPER.weight_decay,
     clip: Annotated[float, typer.Option(help="Largest norm of the gradients; 0 is none.")] = _PAPER.clip,
@@ -98,7 +98,7 @@ def train(
             batch_size=batch_size,
             steps=steps,
             learning_rate=learning_rate,
-            final_learning_rate=final_learning_rate,
+            final_fraction=final_fraction,
             warmup_steps=min(_PAPER.warmup_steps, max(steps, 0) // 10) if warmup_steps is None else warmup_steps,
             weight_decay=weight_decay,
             clip=clip,
@@ -135,7 +135,10 @@ def train(
 def run_training(
     config: LanguageRunConfig, data: Path, out: Path, options: RunOptions, *, log_every: int
 ) -> dict[str, Any]:
-    """With progress; ends the command with the reason if it cannot be, which one process alone tells."""
+    """With progress; ends the command with the reason if it cannot be.
+
+    What ends all processes alike, the main one alone tells; what ends one of them, it tells itself.
+    """
     from rebased.cli.lm_progress import training_progress
     from rebased.corpora import open_corpus
     from rebased.training.language.train import train
@@ -146,17 +149,28 @@ def run_training(
     except KeyboardInterrupt:
         last = last_checkpoint(out / CHECKPOINTS)
         where = "begins again: there is no checkpoint" if last is None else f"goes on after step {step_of(last)}"
-        _fail(f"stopped; the same command {where}", status=STOPPED)
+        _fail(f"stopped; the same command {where}", status=STOPPED, is_told_by_main=True)
     except torch.OutOfMemoryError as error:
-        _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({error})")
-    except (ImportError, ValueError, TypeError, ArithmeticError, RuntimeError, OSError) as error:
-        _fail(in_options(error, "compile", "crossing", length="seq_len"))
+        _fail(f"out of memory; use a smaller --micro-batch, or --gradient-checkpointing ({_with_notes(error)})")
+    except (ImportError, ValueError, FloatingPointError) as error:  # of arguments, packages and means over all
+        _fail(in_options(_with_notes(error), "compile", "crossing", length="seq_len"), is_told_by_main=True)
+    except (RuntimeError, OSError) as error:
+        _fail(_with_notes(error))
 
 
-def _fail(message: object, *, status: int = 1) -> NoReturn:
-    if not current_processes().is_main:
+def _fail(message: object, *, status: int = 1, is_told_by_main: bool = False) -> NoReturn:
+    """``is_told_by_main``: every process is here with the same message."""
+    processes = current_processes()
+    if processes.is_main:
+        fail(message, status=status)
+    if is_told_by_main:
         raise typer.Exit(status) from None
-    fail(message, status=status)
+    fail(f"process {processes.rank}: {message}", status=status)
+
+
+def _with_notes(error: Exception) -> str:
+    """Such as where its traceback is."""
+    return "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
 
 
 def _losses(facts: dict[str, Any]) -> str:

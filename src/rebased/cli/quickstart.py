@@ -20,8 +20,9 @@ from rebased.cli.console import fail, fail_stopped, make_console, make_folder, p
 from rebased.cli.quickstart_runs import MODELS, quickstart_note, quickstart_runs
 from rebased.cli.section import print_table
 from rebased.cli.train import Device, choose_engine, progress
-from rebased.environment import describe_environment
+from rebased.environment import usable_cpus
 from rebased.files import write_text
+from rebased.locks import LockedError
 from rebased.paper import figure2, figures
 from rebased.runs import Run
 from rebased.training.devices import choose_device
@@ -86,7 +87,7 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
             outcome = run_sweep(out, configs, choose_engine(None, device, _jobs(device), None), report=report)
     except KeyboardInterrupt:
         fail_stopped()
-    except (ImportError, ValueError, RuntimeError, OSError) as error:
+    except (ImportError, ValueError, OSError, LockedError, torch.OutOfMemoryError) as error:
         fail(error)
     if outcome.failures:
         groups = ", ".join(failure.group for failure in outcome.failures)
@@ -98,7 +99,7 @@ def _train(configs: Sequence[RecallConfig], out: Path, device: str) -> tuple[Run
 
 def _jobs(device: str) -> int:
     """Small models gain more from processes than from threads: one for each model, if there are so many cores."""
-    return 1 if device.startswith("cuda") else min(len(MODELS), describe_environment(torch.device(device)).cpu_count)
+    return 1 if device.startswith("cuda") else min(len(MODELS), usable_cpus())
 
 
 def _rows(runs: Sequence[Run]) -> dict[str, RecallRow]:

@@ -1,5 +1,6 @@
 """A sweep's progress as plain lines, for logs: one for each epoch of a group."""
 
+import math
 import time
 
 from rich.console import Console
@@ -76,7 +77,7 @@ class SweepLines:
         since, started = self._started[event.group]
         seconds = (time.monotonic() - since) / (event.epoch - started.epoch) * (started.epochs - event.epoch)
         records = event.records.values()
-        loss = min(record.loss for record in records)
+        loss = min((record.loss for record in records if math.isfinite(record.loss)), default=math.nan)
         accuracies = " ".join(f"{record.accuracy:.3f}{_mark(record.finished)}" for record in records)
         return (
             f"{event.group} epoch {event.epoch}/{started.epochs}, at most {clock(seconds)} left, "

@@ -5,20 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from rebased.analysis.summary import summarize
 from rebased.cli.cells_table import print_cells
-from rebased.cli.console import fail, fail_stopped, make_console, make_folder
+from rebased.cli.console import fail, fail_stopped, make_console
 from rebased.cli.numbers import count
 from rebased.cli.sweep_bars import SweepBars
 from rebased.cli.sweep_lines import SweepLines
-from rebased.training.boards import check_packages
-from rebased.training.building import check_models
+from rebased.locks import LockedError
 from rebased.training.devices import DEVICES
 from rebased.training.engines import ENGINES, Engine, make_engine
 from rebased.training.events import Report
-from rebased.training.folders import SweepFolder
 from rebased.training.recall import RecallConfig
 from rebased.training.sweep import SweepOutcome, run_sweep
 
@@ -47,19 +46,11 @@ def choose_engine(name: str | None, device: str, jobs: int, ray_address: str | N
 def train(configs: Sequence[RecallConfig], out: Path, engine: Engine, wandb_project: str | None) -> None:
     """Train what is not finished, print the table, say where things are; status 1 if something failed."""
     try:
-        check_packages(wandb=wandb_project is not None)
-        sweep = SweepFolder(out)
-        sweep.check()
-        check_models(config for config in configs if not sweep.has_finished(config))
-    except (ImportError, ValueError, OSError) as error:
-        fail(error)
-    make_folder(out)
-    try:
         with progress() as report:
             outcome = run_sweep(out, configs, engine, report=report, wandb_project=wandb_project)
     except KeyboardInterrupt:
         fail_stopped()
-    except (ImportError, ValueError, RuntimeError, OSError) as error:
+    except (ImportError, ValueError, OSError, LockedError, torch.OutOfMemoryError) as error:
         fail(error)
     _show(outcome, out)
     num_elsewhere = len(configs) - len(outcome.runs)

@@ -84,7 +84,7 @@ def conduct(
         machines=machines_of(list(finished.values())),
         seconds=round(sum((entry.seconds or 0.0 for entry in entries), start=0.0), 1),
         num_untimed=sum(entry.seconds is None for entry in entries),
-        data=experiment.measure(material),
+        data=experiment.data_from(material),
     )
     if not findings.is_empty:
         findings.write(path)

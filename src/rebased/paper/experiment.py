@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rebased.analysis.pages import Section
 from rebased.runs import Run
+from rebased.training.devices import current
 from rebased.training.grid import expand_grid
 from rebased.training.recall import RecallConfig
 
@@ -60,6 +61,11 @@ class Experiment:
     def __post_init__(self) -> None:
         if set(self.grids) != set(SCALES):
             raise ValueError(f"{self.name} has grids for {', '.join(self.grids)}; it needs {', '.join(SCALES)}")
+
+    def data_from(self, material: Material) -> Data:
+        """What `measure` finds, with the material's device as torch's current one."""
+        with current(material.device):
+            return self.measure(material)
 
     def section(self, data: Mapping[str, Any]) -> Section:
         """What `present` makes of findings. ValueError for those of a version that had them in another form."""

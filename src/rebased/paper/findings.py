@@ -96,6 +96,6 @@ def machines_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def seconds_by_run(sweep: SweepFolder) -> dict[str, float]:
     """How long each run had a card, from the logs of groups, whose runs share alike; others are not in it."""
     groups = {group.name: group.run_names for group in read_plan(sweep)}
-    logs = {name: read_log(sweep.group(name).log) for name in groups if sweep.group(name).log.exists()}
-    shares = share_time(logs)
+    logs = {name: read_log(sweep.group(name).log) for name in groups}
+    shares = share_time({name: entries for name, entries in logs.items() if entries})
     return {run: shares[name] / len(groups[name]) for name in shares for run in groups[name]}

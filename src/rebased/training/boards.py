@@ -1,6 +1,7 @@
 """Numbers where people watch them: TensorBoard's event files, and Weights & Biases."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,14 +30,16 @@ class Board(Protocol):
 class Boards:
     """Those of a group's runs, opened with a run's first record and closed with its last."""
 
-    def __init__(self, open_for: Callable[[int, int], list[Board]]) -> None:
-        """``open_for(index, epoch)``: the boards of a run, whose records from that epoch on will come."""
+    def __init__(self, open_for: Callable[[int, int], Iterable[Board]]) -> None:
+        """``open_for(index, epoch)``: opens, one after another, a run's boards for its records from that epoch on."""
         self._open_for = open_for
         self._open: dict[int, list[Board]] = {}
 
     def write(self, index: int, record: "Record") -> None:
         if index not in self._open:
-            self._open[index] = self._open_for(index, record.epoch)
+            self._open[index] = []
+            for board in self._open_for(index, record.epoch):
+                self._open[index].append(board)  # at once: if the next cannot be opened, this one is to be closed
         values = {"accuracy": record.accuracy, "loss": record.loss, "learning_rate": record.learning_rate}
         for board in self._open[index]:
             board.write(record.epoch, values)
@@ -44,12 +47,14 @@ class Boards:
             self._close(index, record.finished)
 
     def close(self) -> None:
-        for index in list(self._open):
-            self._close(index)
+        with ExitStack() as stack:
+            for index in list(self._open):
+                stack.callback(self._close, index)
 
     def _close(self, index: int, finished: str | None = None) -> None:
-        for board in self._open.pop(index):
-            board.close(finished)
+        with ExitStack() as stack:  # all are closed, also if one of them fails to
+            for board in self._open.pop(index):
+                stack.callback(board.close, finished)
 
 
 class TensorBoard:

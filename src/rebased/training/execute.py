@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,8 @@ class _GroupTraining:
         self.device = device
         self.report = report
         self.environment = describe_environment(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)  # this process may have trained other groups
         for config in self.group.configs:
             write_config(self.sweep.run(config), config.to_dict())
         self.replicas = Replicas(self.group.configs, device=device, micro_batches=self.group.micro_batches)
@@ -147,10 +149,9 @@ class _GroupTraining:
 
         return on_step
 
-    def _open_boards(self, index: int, first_epoch: int) -> list[Board]:
+    def _open_boards(self, index: int, first_epoch: int) -> Iterator[Board]:
         config = self.group.configs[index]
         folder = self.sweep.run(config)
-        boards: list[Board] = [TensorBoard(folder, first_epoch)]
+        yield TensorBoard(folder, first_epoch)
         if self.task.wandb_project is not None:
-            boards.append(WandB(self.task.wandb_project, name_of(config), config.to_dict(), folder))
-        return boards
+            yield WandB(self.task.wandb_project, name_of(config), config.to_dict(), folder)

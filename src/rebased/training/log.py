@@ -18,7 +18,9 @@ def append_log(path: Path, **entry: Any) -> None:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines in order, without those that a killed process left unfinished."""
+    """The lines in order, without those that a killed process left unfinished; none if there is no file."""
+    if not path.exists():  # runs may have been brought here without it
+        return []
     entries = []
     for line in path.read_text().splitlines():
         try:

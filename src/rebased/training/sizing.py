@@ -54,7 +54,7 @@ def _choose(batch_size: int, fixed: float, per_example: float, usable: float) ->
 
 
 def _step_bytes(config: RecallConfig, num_examples: int, device: torch.device) -> int:
-    """Memory of a step on so many examples and of a test with as many, weights included."""
+    """Memory of a step on so many examples and of a test with as many, weights included. Nothing of it stays taken."""
     small = config.but(batch_size=num_examples, num_train=num_examples, num_test=num_examples)
     gc.collect()  # what is found later would seem to be needed less
     torch.cuda.synchronize(device)
@@ -63,4 +63,8 @@ def _step_bytes(config: RecallConfig, num_examples: int, device: torch.device) -
     with as_recorded():
         replicas = Replicas([small], device=device, compile=False)
         replicas.train_epoch()
-    return torch.cuda.max_memory_allocated(device) - before
+    needed = torch.cuda.max_memory_allocated(device) - before
+    del replicas
+    gc.collect()
+    torch.cuda.empty_cache()  # else torch keeps what it had, and the driver tells us that so much less is free
+    return needed

@@ -38,11 +38,13 @@ def run_sweep(
     """Train what is not finished. Killed at any moment and called again, it goes on; several may share a folder.
 
     A group of the folder's plan that has one of these runs is trained whole; the others are left alone. ValueError,
-    before anything is trained, for a model that cannot be built.
+    before anything is trained or written, for a folder with files of somebody else or a model that cannot be built.
     """
     check_packages(wandb=wandb_project is not None)
     sweep = SweepFolder(Path(path))
+    sweep.check()
     check_models(config for config in configs if not sweep.has_finished(config))
+    sweep.path.mkdir(parents=True, exist_ok=True)  # where that cannot be, it is found before models are tried
     groups = extend_plan(sweep, configs, engine.fitting, num_workers=engine.num_workers)
     # Paths are for other processes too, which may be elsewhere.
     tasks = [GroupTask(sweep.path.absolute(), group, wandb_project) for group in groups if _is_left(sweep, group)]

@@ -18,11 +18,12 @@ from rebased.corpora import Windows
 from rebased.hf import RebasedConfig
 from rebased.layers import MIXERS
 from rebased.models import LanguageModel, LayerConfig, ModelConfig
+from rebased.training.boards import TensorBoard
 from rebased.training.language.batches import collate, collate_packed, num_targets
 from rebased.training.language.config import steps_for
 from rebased.training.language.flops import flops_per_token, peak_flops
 from rebased.training.language.job import plan_job
-from rebased.training.language.layout import Processes
+from rebased.training.language.layout import TrainingProcesses
 from rebased.training.language.metrics import MetricsFile, StepRecord, read_metrics
 from rebased.training.language.model_config import read_changes
 from rebased.training.language.order import Order
@@ -140,6 +141,28 @@ def test_runs_in_folders_of_one_name_are_apart_in_weights_and_biases(
     assert all(name.startswith("model-") for name in names)
 
 
+def test_what_is_open_is_closed_if_weights_and_biases_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = list[str]()
+
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("not logged in")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse, __spec__=object()))
+    for each in (MetricsFile, TensorBoard):
+
+        def close(self: Any, finished: str | None = None, close: Any = each.close) -> None:
+            close(self)
+            closed.append(type(self).__name__)
+
+        monkeypatch.setattr(each, "close", close)
+    job = plan_job(small_run(), corpus(), tmp_path / "run", small_options(board=True, wandb_project="p"))
+    with pytest.raises(RuntimeError, match="not logged in"), open_records(job, 0):
+        pass
+    assert sorted(closed) == ["MetricsFile", "TensorBoard"]
+
+
 # ---- FLOPs ----
 
 
@@ -197,7 +220,7 @@ def test_peaks(name: str, dtype: str, peak: float | None) -> None:
 @given(num_sequences=st.integers(1, 70), batch_size=st.integers(1, 9), count=st.integers(1, 9))
 def test_shares(num_sequences: int, batch_size: int, count: int) -> None:
     """Each sequence once, in as many batches for every process."""
-    found = [shares(num_sequences, batch_size, Processes(rank, count, True)) for rank in range(count)]
+    found = [shares(num_sequences, batch_size, TrainingProcesses(rank, count, True)) for rank in range(count)]
     assert [index for batches in found for batch in batches for index in batch] == list(range(num_sequences))
     assert len({len(batches) for batches in found}) == 1
     assert max(len(batch) for batches in found for batch in batches) <= batch_size
@@ -234,12 +257,12 @@ def test_steps_for_tokens() -> None:
 
 
 def test_settings() -> None:
-    settings = ["hidden_size=64", 'layer_types=["rebased"]', "position_embedding_type=none", "fused_loss=true"]
+    settings = ["hidden_size=64", 'layer_types=["rebased"]', "position_embedding_type=none", "tie_word_embeddings=true"]
     assert read_changes(settings) == {
         "hidden_size": 64,
         "layer_types": ["rebased"],
         "position_embedding_type": "none",
-        "fused_loss": True,
+        "tie_word_embeddings": True,
     }
 
 

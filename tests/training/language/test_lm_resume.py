@@ -1,5 +1,6 @@
 """Runs that were killed, at any moment, and runs whose disk was full: they end as if nothing had happened."""
 
+import dataclasses
 import errno
 import json
 import multiprocessing
@@ -404,6 +405,17 @@ def test_another_run_is_named(undisturbed: Path) -> None:
     with pytest.raises(ValueError, match=message):
         train_small(undisturbed, other)
     assert (undisturbed / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_field_that_is_new_is_as_its_default_was(undisturbed: Path, tmp_path: Path) -> None:
+    """Of a run that an earlier version began, which did not know it."""
+    out = shutil.copytree(undisturbed, tmp_path / "run")
+    described = json.loads((out / "run.json").read_text())
+    assert described.pop("crossing") is True
+    (out / "run.json").write_text(json.dumps(described))
+    assert train_small(out, run_config())["steps"] == STEPS
+    with pytest.raises(ValueError, match="is another run's: crossing=False, there True; choose"):
+        train_small(out, dataclasses.replace(run_config(), crossing=False))
 
 
 def test_another_corpus_is_named(undisturbed: Path, tmp_path: Path) -> None:

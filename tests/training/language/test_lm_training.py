@@ -1,5 +1,6 @@
 """Training of a small language model: what it learns, what it writes, what it refuses."""
 
+import errno
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from rebased.corpora import prepare
 from rebased.hf import RebasedForCausalLM
 from rebased.models.block import Block
 from rebased.training.language.config import LanguageRunConfig
+from rebased.training.language.folder import add_error
 from rebased.training.language.layout import current_processes, make_layout
 from rebased.training.language.model_config import make_model_config
 from rebased.training.language.optimizer import decayed, learning_rate_factor
@@ -235,6 +237,7 @@ def test_the_paper_s_schedule() -> None:
     config = LanguageRunConfig()
     assert [learning_rate_factor(config, step) for step in (0, 99, 199, 200)] == [1 / 200, 0.5, 1.0, 1.0]
     assert learning_rate_factor(config, 19_999) == pytest.approx(0.1)
+    assert learning_rate_factor(LanguageRunConfig(final_fraction=0.25), 19_999) == pytest.approx(0.25)
     assert learning_rate_factor(config, (200 + 19_999) // 2) == pytest.approx(0.55, abs=1e-3)
 
 
@@ -246,6 +249,16 @@ def test_the_paper_s_schedule() -> None:
     [
         ({"model": "transformer"}, {}, "model='transformer' is no preset; there are attention"),
         ({"changes": {"hiden_size": 3}}, {}, "there is no field 'hiden_size', it is 'hidden_size' here"),
+        (
+            {"changes": {"layer_types": 5}},
+            {},
+            "changes={'layer_types': 5} cannot be made to the preset: 'int' object is",
+        ),
+        (
+            {"changes": {"layer_types": ["hyena"], "num_hidden_layers": 1, "layer_options": {"hyena": {"order": "x"}}}},
+            {},
+            "the model cannot be built: order is 'x'; it must be an integer",
+        ),
         ({"changes": {"max_position_embeddings": 16}}, {}, "seq_len=32 is more than max_position_embeddings=16"),
         ({"changes": {"vocab_size": 64}}, {}, "vocab_size=64 is less than the corpus's 257"),
         ({}, {"micro_batch": 3}, "micro_batch=3 must divide the sequences of a process in a step, 4"),
@@ -273,7 +286,11 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be positive and finite"),
         ({"clip": math.nan}, "clip=nan must be finite"),
         ({"beta2": 1.0}, "beta2=1.0 must be from 0 to below 1"),
-        ({"final_learning_rate": 2.0}, "is a fraction"),
+        (
+            {"final_fraction": 2.0},
+            "final_fraction=2.0 must be from 0 to 1, the share of learning_rate that is left",
+        ),
+        ({"changes": {"fused_loss": False}}, "fused_loss=False does not belong to changes: .* or --no-fused-loss"),
         ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
         ({"seed": 2**32}, r"seed=4294967296 must be less than 2\*\*32"),
         ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be 'bfloat16', 'float32'"),
@@ -389,10 +406,11 @@ def test_the_command_trains_and_says_when_it_is_finished(tmp_path: Path) -> None
     ("arguments", "status", "message"),
     [
         (["--steps", "3", "--tokens", "5"], 2, "give --steps or --tokens, not both"),
+        (["--set", "fused_loss=false"], 2, "fused_loss=False does not belong to changes"),
         (["--set", "hidden_size"], 2, "'hidden_size' must be of the form name=value"),
         (["--dtype", "int8"], 2, "dtype='int8' is unknown"),
         (["--learning-rate", "0"], 2, "learning_rate=0.0 must be positive and finite"),
-        (["--final-learning-rate", "2"], 2, "final_learning_rate=2.0 is a fraction"),
+        (["--final-fraction", "2"], 2, "final_fraction=2.0 must be from 0 to 1"),
         (["--steps", "3", "--warmup-steps", "3"], 2, "warmup_steps=3 must be less than steps=3"),
         (["--preset", "gpt", "--batch-size", "4", "--seq-len", "32"], 1, "model='gpt' is no preset; there are"),
         (["--steps", "2", "--batch-size", "9999"], 1, "less than one batch"),
@@ -420,6 +438,100 @@ def test_the_command_stopped_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("rebased.training.language.train.train", stop)
     found = command("--out", str(tmp_path / "run"))
     assert found == (130, "error: stopped; the same command begins again: there is no checkpoint")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("40 GiB"), "out of memory; use a smaller --micro-batch, or --gradient-checkpointing"),
+        (OSError(errno.EIO, "Input/output error"), "[Errno 5] Input/output error"),
+        (RuntimeError("NCCL error"), "NCCL error"),
+        (ValueError("micro_batch=3 must divide"), None),
+        (ImportError("pip install wandb"), None),
+        (FloatingPointError("the loss of step 1 is nan"), None),
+        (KeyboardInterrupt(), None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_a_process_tells_what_may_be_wrong_with_it_alone(
+    error: BaseException, message: str | None, rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others than the main one ended without a word, and nobody knew why a run of many had."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("rebased.training.language.train.train", stop)
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    status, said = command("--out", str(tmp_path / "run"))
+    assert status == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    if rank == 0:
+        assert said.startswith(f"error: {message or ''}")
+    elif message is None:
+        assert said == ""
+    else:
+        assert said.startswith(f"error: process 1: {message}")
+
+
+def break_the_third_step(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    original, calls = Trainer.training_step, list[int]()
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise error
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+
+
+SHORT = ("--steps=5", "--seq-len=32", "--batch-size=4")
+
+
+def test_a_failed_run_tells_where_until_it_begins_again(tmp_path: Path) -> None:
+    """A line without a traceback was all that was left of hours."""
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        break_the_third_step(patch, RuntimeError("CUDA error: no kernel image"))
+        status, said = command("--out", str(out), *SHORT)
+    assert (status, "Traceback" in said) == (1, False)
+    assert said.endswith(f"error: CUDA error: no kernel image; the traceback is in {out / 'error.txt'}")
+    written = (out / "error.txt").read_text()
+    assert "process 0\nTraceback (most recent call last)" in written
+    assert "raise error" in written
+    status, said = command("--out", str(out), *SHORT)
+    assert status == 0, said
+    assert not (out / "error.txt").exists()
+
+
+def test_bugs_are_not_taken_for_bad_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_the_third_step(monkeypatch, TypeError("unsupported operand"))
+    with pytest.raises(TypeError, match="unsupported operand") as raised:
+        train_small(tmp_path / "library")
+    assert raised.value.__notes__ == [f"the traceback is in {tmp_path / 'library' / 'error.txt'}"]
+    break_the_third_step(monkeypatch, TypeError("unsupported operand"))
+    arguments = ["lm", "train", "--data", str(corpus().folder), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    result = CliRunner().invoke(app, [*arguments, "--preset", "rebased-small", "--no-board", *SHORT])
+    assert isinstance(result.exception, TypeError)
+    assert (tmp_path / "run" / "error.txt").exists()
+
+
+def test_what_is_foreseen_leaves_no_traceback(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError) as raised:
+        train_small(tmp_path, small_run(learning_rate=1e30, clip=0.0))
+    assert not hasattr(raised.value, "__notes__")
+    assert not (tmp_path / "error.txt").exists()
+
+
+def test_processes_write_one_after_another_where_they_failed(tmp_path: Path) -> None:
+    """The first error is the one that ended the others."""
+    for rank in (1, 0):
+        assert add_error(tmp_path, OSError(f"of {rank}"), rank=rank) == tmp_path / "error.txt"
+    written = (tmp_path / "error.txt").read_text()
+    assert [line for line in written.splitlines() if line.startswith("OSError")] == ["OSError: of 1", "OSError: of 0"]
+    assert add_error(tmp_path / "none", OSError(), rank=0) is None
 
 
 def test_the_command_says_at_once_that_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,10 @@ def make_engine(name: str | None = None, *, device: str, jobs: int = 1, ray_addr
     check_integer("jobs", jobs)
     if ray_address is not None and name != "ray":
         raise ValueError(f"ray_address={ray_address!r} goes with engine='ray', not with {name!r}")
+    if ray_address is not None and jobs != 1:
+        raise ValueError(
+            f"jobs={jobs} is for a cluster of this machine; ray_address={ray_address!r} has a size already"
+        )
     if name == "ray":
         return Ray(device, jobs=jobs, address=ray_address)
     if name == "processes":

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rebased.training.devices import DEVICE_KINDS
 from rebased.training.engines.engine import TRIES, attempt
 from rebased.training.events import Failed, Report
@@ -22,7 +24,8 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 class Ray:
     """A task at a time on each GPU of the cluster, or on each processor if it has none.
 
-    Without an address a cluster is started on this machine, with ``jobs`` processors, and ends with this process.
+    Without an address a cluster is started on this machine, and ends with this process. It has ``jobs`` processors, or
+    one for each GPU if these are more.
     """
 
     def __init__(self, device: str = "auto", *, jobs: int = 1, address: str | None = None) -> None:
@@ -35,7 +38,9 @@ class Ray:
         if address is not None:
             ray.init(address=address, log_to_driver=False)
         elif not ray.is_initialized():
-            ray.init(address="local", num_cpus=jobs, include_dashboard=False, log_to_driver=False)
+            # A task takes a processor too, so that with fewer of them GPUs would wait.
+            num_cpus = jobs if device == "cpu" else max(jobs, torch.cuda.device_count())
+            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
         resources = ray.cluster_resources()
         num_gpus = int(resources.get("GPU", 0))
         if device == "cuda" and not num_gpus:

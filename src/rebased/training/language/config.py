@@ -20,15 +20,15 @@ class LanguageRunConfig:
     model: str = "rebased"
     """A name of `rebased.hf.PRESETS`."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of `rebased.hf.RebasedConfig` that differ from the preset's."""
+    """Fields of `rebased.hf.RebasedConfig` that differ from the preset's. Not `fused_loss`, which is a `RunOptions`."""
     seq_len: int = 4096
     batch_size: int = 1024
     """Sequences of a step, over all devices and micro-batches."""
     steps: int = 20_000
     learning_rate: float = 1e-3
     """After warm-up."""
-    final_learning_rate: float = 0.1
-    """What the cosine ends at, as a fraction of `learning_rate`."""
+    final_fraction: float = 0.1
+    """How much of `learning_rate` is left at the end of the cosine: 0.1 is a tenth."""
     warmup_steps: int = 200
     weight_decay: float = 0.1
     """Of embeddings and weights that multiply; not of biases, norms, γ, β and a mixer's other parameters."""
@@ -58,8 +58,15 @@ class LanguageRunConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be from 0 to below 1")
-        if not 0 <= self.final_learning_rate <= 1:
-            raise ValueError(f"final_learning_rate={self.final_learning_rate} is a fraction; it must be from 0 to 1")
+        if not 0 <= self.final_fraction <= 1:
+            raise ValueError(
+                f"final_fraction={self.final_fraction} must be from 0 to 1, the share of learning_rate that is left"
+            )
+        if "fused_loss" in self.changes:
+            raise ValueError(
+                f"fused_loss={self.changes['fused_loss']!r} does not belong to changes: it is how a run is run, as "
+                "RunOptions(fused_loss=False) or --no-fused-loss"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps={self.warmup_steps} must be less than steps={self.steps}")
         check_choice("dtype", self.dtype, DTYPES)

@@ -1,12 +1,15 @@
 """A run's folder: what it was told to be, written first, and what became of it, written last.
 
 ``run.json`` has the configuration, ``metrics.jsonl`` a line for each step, ``checkpoints/`` what a killed run goes on
-from. At the end the model and its tokenizer lie beside them, as transformers has them, and ``training.json``.
+from, ``error.txt`` where the last try failed, if it did. At the end the model and its tokenizer lie beside them, as
+transformers has them, and ``training.json``.
 """
 
+import datetime
 import json
 import os
 import shutil
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ from rebased.training.language.checkpoints import CHECKPOINTS, is_sharded, last_
 from rebased.training.language.config import LanguageRunConfig
 
 __all__ = [
+    "ERROR",
     "RUN",
+    "add_error",
     "adopt_model",
     "begin",
     "check_same_run",
@@ -29,6 +34,7 @@ __all__ = [
 ]
 
 RUN = "run.json"
+ERROR = "error.txt"
 
 
 def describe_run(config: LanguageRunConfig, corpus: Corpus) -> dict[str, Any]:
@@ -52,7 +58,9 @@ def check_same_run(folder: Path, described: dict[str, Any]) -> None:
         written = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    ours, theirs = _flat(json.loads(json.dumps(described))), _flat(written)
+    # A version that knew fewer fields may have written it: what it lacks was as the defaults are.
+    theirs = _flat(LanguageRunConfig().to_dict() | written)
+    ours = _flat(json.loads(json.dumps(described)))
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     if differing and has_begun(folder):
         told = "; ".join(f"{name}={ours.get(name)!r}, there {theirs.get(name)!r}" for name in differing)
@@ -74,8 +82,24 @@ def has_begun(folder: Path) -> bool:
 
 
 def begin(folder: Path, described: dict[str, Any]) -> None:
+    (folder / ERROR).unlink(missing_ok=True)  # of an earlier try
     if not has_begun(folder):
         write_json(folder / RUN, described)
+
+
+def add_error(folder: Path, error: Exception, *, rank: int) -> Path | None:
+    """Write down where a process failed, after what others have written: the first of them may have ended the rest.
+
+    The file, or None if it cannot be written: the disk may be full.
+    """
+    path, date = folder / ERROR, datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    text = "".join(traceback.format_exception(error))
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{date}, process {rank}\n{text}\n")
+    except OSError:
+        return None
+    return path
 
 
 def read_training(folder: Path) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from rebased.corpora import Corpus, Windows
 from rebased.training.devices import choose_device
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.folder import check_same_run, check_sharding, describe_run
-from rebased.training.language.layout import Layout, Processes, current_processes, make_layout
+from rebased.training.language.layout import Layout, TrainingProcesses, current_processes, make_layout
 from rebased.training.language.model_config import make_model_config
 from rebased.training.language.packages import check_training_packages
 
@@ -30,7 +30,7 @@ class Job:
     out: Path
     model_config: "RebasedConfig"
     layout: Layout
-    processes: Processes
+    processes: TrainingProcesses
     device: str
     """"cpu" or "cuda"."""
     described: dict[str, Any]
@@ -77,7 +77,7 @@ def plan_job(config: LanguageRunConfig, corpus: Corpus, out: Path, options: RunO
     return job
 
 
-def _checked_device(config: LanguageRunConfig, options: RunOptions, processes: Processes) -> str:
+def _checked_device(config: LanguageRunConfig, options: RunOptions, processes: TrainingProcesses) -> str:
     device = choose_device(options.device)
     if ":" in device:
         raise ValueError(f"device={device!r} names one of several; choose with CUDA_VISIBLE_DEVICES, and say 'cuda'")

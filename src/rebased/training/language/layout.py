@@ -3,14 +3,14 @@
 import os
 from dataclasses import dataclass
 
-__all__ = ["MICRO_BATCH_TOKENS", "Layout", "Processes", "current_processes", "make_layout"]
+__all__ = ["MICRO_BATCH_TOKENS", "Layout", "TrainingProcesses", "current_processes", "make_layout"]
 
 MICRO_BATCH_TOKENS = 32_768
 """Of a micro-batch, unless its size is given: eight sequences of the paper's length."""
 
 
 @dataclass(frozen=True)
-class Processes:
+class TrainingProcesses:
     """The processes that train together, as torchrun and accelerate tell each of them."""
 
     rank: int
@@ -32,9 +32,9 @@ class Layout:
     accumulation: int
 
 
-def current_processes() -> Processes:
+def current_processes() -> TrainingProcesses:
     rank, count = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-    return Processes(rank, count, are_launched="RANK" in os.environ and "WORLD_SIZE" in os.environ)
+    return TrainingProcesses(rank, count, are_launched="RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
 def make_layout(batch_size: int, micro_batch: int | None, *, seq_len: int, num_processes: int) -> Layout:

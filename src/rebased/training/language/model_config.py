@@ -21,10 +21,19 @@ def padded_vocabulary(size: int) -> int:
 
 def make_model_config(config: LanguageRunConfig, *, vocab_size: int, end_of_text: int | None = None) -> "RebasedConfig":
     """ValueError, naming it, for an unknown preset or field, too few positions, or a vocabulary that is too small."""
-    from rebased.hf import PRESETS, preset
+    from rebased.hf import PRESETS
 
     if config.model not in PRESETS:
         raise ValueError(f"model={config.model!r} is no preset; there are {', '.join(PRESETS)}")
+    try:
+        return _changed_preset(config, vocab_size, end_of_text)
+    except TypeError as error:  # a text for a number, and the like
+        raise ValueError(f"changes={config.changes!r} cannot be made to the preset: {error}") from error
+
+
+def _changed_preset(config: LanguageRunConfig, vocab_size: int, end_of_text: int | None) -> "RebasedConfig":
+    from rebased.hf import preset
+
     changes: dict[str, Any] = {"vocab_size": padded_vocabulary(vocab_size)} | config.changes
     if changes["vocab_size"] < vocab_size:
         raise ValueError(f"vocab_size={changes['vocab_size']} is less than the corpus's {vocab_size}")

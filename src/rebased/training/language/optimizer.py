@@ -10,10 +10,10 @@ __all__ = ["decayed", "learning_rate_factor"]
 
 
 def decayed(model: nn.Module) -> list[str]:
-    """Names of weights that multiply (Linear, convolutions) and of embeddings.
+    """Names of the weights of Linear layers and convolutions, and of embeddings.
 
-    Norms and biases, γ and β, and what mixers have besides (decays of scans, coefficients of kernels) say where things
-    are, not how large: pulled towards zero they would say something else.
+    Not decayed: norms, biases, γ, β and mixers' other parameters, such as the decays of scans: for most of these zero
+    is not a neutral value.
     """
     return [name for name, x in model.named_parameters() if x.ndim > 1 and name.endswith(".weight")]
 
@@ -23,5 +23,5 @@ def learning_rate_factor(config: LanguageRunConfig, step: int) -> float:
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(config.steps - 1 - config.warmup_steps, 1)
-    least = config.final_learning_rate
+    least = config.final_fraction
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))

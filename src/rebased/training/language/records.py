@@ -1,7 +1,7 @@
 """Where the steps of a run are written: its file, and boards."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from rebased.runs import run_name
 from rebased.training.boards import Board, TensorBoard, WandB
@@ -30,31 +30,23 @@ class Records:
         if self._metrics is not None:
             self._metrics.sync()
 
-    def close(self) -> None:
-        if self._metrics is not None:
-            self._metrics.close()
-        for board in self._boards:
-            board.close()
-
 
 @contextmanager
 def open_records(job: Job, last_step: int) -> Iterator[Records]:
-    """After so many steps. Only the main process's are written."""
-    records = Records()
-    if job.processes.is_main:
-        records = Records(MetricsFile(job.out, last_step), _open_boards(job, last_step + 1))
-    try:
-        yield records
-    finally:
-        records.close()
+    """After so many steps. Only the main process's are written. What is open is closed, also if the rest cannot be."""
+    if not job.processes.is_main:
+        yield Records()
+        return
+    with ExitStack() as stack:
+        metrics = stack.enter_context(closing(MetricsFile(job.out, last_step)))
+        boards = [stack.enter_context(closing(board)) for board in _open_boards(job, last_step + 1)]
+        yield Records(metrics, boards)
 
 
-def _open_boards(job: Job, first_step: int) -> list[Board]:
-    boards: list[Board] = []
+def _open_boards(job: Job, first_step: int) -> Iterator[Board]:
     if job.options.board:
-        boards.append(TensorBoard(job.out, first_step))
+        yield TensorBoard(job.out, first_step)
     if job.options.wandb_project is not None:
         # Folders of different runs may have the same name.
         name = run_name(job.described, job.out.resolve().name)
-        boards.append(WandB(job.options.wandb_project, name, job.described, job.out))
-    return boards
+        yield WandB(job.options.wandb_project, name, job.described, job.out)

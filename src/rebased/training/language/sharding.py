@@ -32,10 +32,10 @@ def keep_float32(arguments: Any) -> None:
 
 @contextmanager
 def embeddings_in_the_root(model: Any) -> Iterator[None]:
-    """While accelerate shards: it finds no embeddings, and leaves them to the whole model.
+    """Hide embeddings and head from accelerate while it wraps the model, so that they belong to the root FSDP unit.
 
-    Else it makes a unit of embeddings and head, gathered when one of these modules is called. We use their weights
-    without calling them: the lookup has an operator of its own, and the loss never makes logits.
+    A unit of their own would be gathered only while one of them is called, and the fused loss takes the head's weight
+    without calling it.
     """
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:

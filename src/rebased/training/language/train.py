@@ -2,8 +2,8 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,14 @@ from rebased.environment import describe_environment
 from rebased.locks import locked
 from rebased.training.language import folder as run_folder
 from rebased.training.language.batches import collate, collate_packed
-from rebased.training.language.checkpoints import CHECKPOINTS, check_readable, last_checkpoint, prune, step_of
+from rebased.training.language.checkpoints import (
+    CHECKPOINTS,
+    CheckpointError,
+    check_readable,
+    last_checkpoint,
+    prune,
+    step_of,
+)
 from rebased.training.language.config import LanguageRunConfig, RunOptions
 from rebased.training.language.flops import flops_per_token, peak_flops
 from rebased.training.language.job import Job, plan_job
@@ -35,19 +42,19 @@ if TYPE_CHECKING:
     from rebased.hf import RebasedForCausalLM
     from rebased.training.language.trainer import LanguageTrainer
 
-__all__ = ["Report", "Started", "Stopping", "train"]
+__all__ = ["Report", "Stopping", "TrainingStarted", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class TrainingStarted:
     """Training begins, or goes on."""
 
     step: int
     """Steps made before."""
     steps: int
-    parameters: int
+    num_parameters: int
     device: str
-    processes: int
+    num_processes: int
     layout: Layout
 
 
@@ -56,7 +63,7 @@ class Stopping:
     """A signal asked to stop: training ends with the step that it is at, or at once after another signal."""
 
 
-Report = Callable[[Started | StepRecord | Stopping], None]
+Report = Callable[[TrainingStarted | StepRecord | Stopping], None]
 """Called in the main process only; with `Stopping` from another thread, while the main one goes on."""
 
 
@@ -74,7 +81,7 @@ def train(
     each of torchrun's processes, they train together. ValueError, before any work, for what cannot be or does not fit
     the folder; KeyboardInterrupt, with a checkpoint, after a SIGINT or SIGTERM; `CheckpointError` if the disk is full
     or fails; FloatingPointError if losses, gradients or weights are not finite; `LockedError` while another process
-    trains there.
+    trains there. Other errors that end the training leave their traceback in ``error.txt``, and have a note of that.
     """
     out = Path(out)
     job = plan_job(config, corpus, out, RunOptions() if options is None else options)
@@ -93,7 +100,10 @@ def _make_model(job: Job) -> "RebasedForCausalLM":
     from rebased.hf import RebasedForCausalLM
 
     torch.manual_seed(job.config.seed)
-    model = RebasedForCausalLM(job.model_config)
+    try:
+        model = RebasedForCausalLM(job.model_config)
+    except TypeError as error:
+        raise ValueError(f"the model cannot be built: {error}") from error
     if job.compiles:
         # Layer by layer: those of a kind share what is compiled, which takes seconds where the whole takes minutes.
         for block in model.model.backbone.blocks:
@@ -122,6 +132,7 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
     utilisation = _utilisation(job, model, place)
 
     with (
+        _keeping_tracebacks(job),
         open_records(job, first_step) as records,
         stopping_after_a_step(processes.count == 1, announce=lambda: report(Stopping())) as stop,
     ):
@@ -146,12 +157,12 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
         torch.manual_seed(config.seed + processes.rank)  # every process drops others
         if processes.is_main:
             report(
-                Started(
+                TrainingStarted(
                     step=first_step,
                     steps=config.steps,
-                    parameters=num_parameters,
+                    num_parameters=num_parameters,
                     device=place.type,
-                    processes=processes.count,
+                    num_processes=processes.count,
                     layout=job.layout,
                 )
             )
@@ -164,6 +175,20 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
         run_folder.write_training(job.out, facts)
     _leave()
     return facts
+
+
+@contextmanager
+def _keeping_tracebacks(job: Job) -> Iterator[None]:
+    """In the run's folder, of what nobody has foreseen."""
+    try:
+        yield
+    except (CheckpointError, FloatingPointError):  # they say all that there is to say
+        raise
+    except Exception as error:
+        path = run_folder.add_error(job.out, error, rank=job.processes.rank)
+        if path is not None:
+            error.add_note(f"the traceback is in {path}")
+        raise
 
 
 def _begin_or_go_on(job: Job, folder: Path) -> Path | None:

@@ -17,7 +17,7 @@ from rebased.hf.quietly import without_progress_bars
 from rebased.training.language import checkpoints
 from rebased.training.language.checkpoints import CheckpointError
 from rebased.training.language.config import LanguageRunConfig, RunOptions
-from rebased.training.language.layout import Layout, Processes
+from rebased.training.language.layout import Layout, TrainingProcesses
 from rebased.training.language.optimizer import decayed, learning_rate_factor
 from rebased.training.language.sharding import SHARDING, embeddings_in_the_root, keep_float32, local_part
 
@@ -150,7 +150,13 @@ check_overrides(LanguageTrainer)
 
 
 def training_arguments(
-    config: LanguageRunConfig, options: RunOptions, layout: Layout, processes: Processes, *, folder: Path, device: str
+    config: LanguageRunConfig,
+    options: RunOptions,
+    layout: Layout,
+    processes: TrainingProcesses,
+    *,
+    folder: Path,
+    device: str,
 ) -> TrainingArguments:
     """Creating them joins the other processes, if there are some."""
     is_cuda = device == "cuda"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rebased.training.language.batches import num_targets
-from rebased.training.language.layout import Processes
+from rebased.training.language.layout import TrainingProcesses
 
 __all__ = ["LOGITS_AT_A_TIME", "shares", "validation_loss"]
 
@@ -15,7 +15,7 @@ LOGITS_AT_A_TIME = 2**28
 """Outside of training a model makes its logits: a batch has at most so many, unless one sequence has more."""
 
 
-def shares(num_sequences: int, batch_size: int, processes: Processes) -> list[range]:
+def shares(num_sequences: int, batch_size: int, processes: TrainingProcesses) -> list[range]:
     """The batches of this process. All have equally many, as sharded models need it, though some may be empty."""
     share = -(-num_sequences // processes.count)
     first = min(processes.rank * share, num_sequences)

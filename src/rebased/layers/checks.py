@@ -7,23 +7,18 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from rebased.checks import check_choice, check_not_negative, check_number, check_positive_number
+from rebased.checks import check_number
 from rebased.layers.states import State
 from rebased.ops.checks import check_cu_seqlens, check_key_mask, check_positions, checked_positions
 from rebased.ops.positions import count_sequences
 
 __all__ = [
-    "check_choice",
     "check_divides",
     "check_dropout",
-    "check_not_negative",
     "check_options",
-    "check_positive",
     "checked_arguments",
     "divisors",
 ]
-
-check_positive = check_positive_number  # as `rebased.training.language` knows it
 
 
 def check_dropout(name: str, value: float) -> None:

@@ -280,7 +280,7 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "steps=0 must be an integer, 1 or more"),
+        ({"steps": 0}, "steps=0 must be at least 1"),
         ({"seq_len": 1}, "leaves nothing to predict"),
         ({"warmup_steps": 12}, "warmup_steps=12 must be less than steps=12"),
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be positive and finite"),
@@ -291,7 +291,7 @@ def test_bad_runs(changes: dict[str, Any], options: dict[str, Any], message: str
             "final_fraction=2.0 must be from 0 to 1, the share of learning_rate that is left",
         ),
         ({"changes": {"fused_loss": False}}, "fused_loss=False does not belong to changes: .* or --no-fused-loss"),
-        ({"seed": -1}, "seed=-1 must be an integer, 0 or more"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"seed": 2**32}, r"seed=4294967296 must be less than 2\*\*32"),
         ({"dtype": "fp16"}, "dtype='fp16' is unknown; it may be 'bfloat16', 'float32'"),
     ],

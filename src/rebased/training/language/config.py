@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rebased.layers.checks import check_choice, check_not_negative, check_positive
+from rebased.checks import check_choice, check_integer, check_not_negative, check_positive_number
 
 __all__ = ["DTYPES", "LanguageRunConfig", "RunOptions", "steps_for"]
 
@@ -45,14 +45,14 @@ class LanguageRunConfig:
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "batch_size", "steps"):
-            _check_integer(name, getattr(self, name), least=1)
+            check_integer(name, getattr(self, name))
         if self.seq_len < 2:
             raise ValueError("seq_len=1 leaves nothing to predict; it must be 2 or more")
         for name in ("warmup_steps", "seed"):
-            _check_integer(name, getattr(self, name), least=0)
+            check_integer(name, getattr(self, name), least=0)
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be less than 2**32, which is all that numpy takes")
-        check_positive("learning_rate", self.learning_rate)
+        check_positive_number("learning_rate", self.learning_rate)
         for name in ("weight_decay", "clip"):
             check_not_negative(name, getattr(self, name))
         for name in ("beta1", "beta2"):
@@ -107,19 +107,14 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_every", "eval_sequences"):
-            _check_integer(name, getattr(self, name), least=1)
+            check_integer(name, getattr(self, name))
         for name in ("keep", "eval_every"):
-            _check_integer(name, getattr(self, name), least=0)
+            check_integer(name, getattr(self, name), least=0)
         if self.micro_batch is not None:
-            _check_integer("micro_batch", self.micro_batch, least=1)
+            check_integer("micro_batch", self.micro_batch)
 
 
 def steps_for(tokens: int, *, batch_size: int, seq_len: int) -> int:
     """The least number of steps that see so many tokens."""
-    _check_integer("tokens", tokens, least=1)
+    check_integer("tokens", tokens)
     return -(-tokens // max(batch_size * seq_len, 1))
-
-
-def _check_integer(name: str, value: int, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r} must be an integer, {least} or more")

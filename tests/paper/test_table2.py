@@ -168,10 +168,16 @@ def test_claims_of_models_trained_as_long(
     assert [claim.verdict for claim in claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 4)] == verdicts
 
 
-def test_models_that_saw_far_less_do_not_test_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("times", "verdicts"),
+    [(9.9, ["differs", "agrees", "agrees"]), (10.1, ["not shown"] * 3)],
+    ids=["enough", "too few"],
+)
+def test_models_that_saw_far_less_do_not_test_them(times: float, verdicts: list[str], tmp_path: Path) -> None:
+    """A tenth of the paper's tokens is the least."""
     values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
-    found = claims_of(tmp_path, values, tokens=TABLE_2_TOKENS // 100)
-    assert [claim.verdict for claim in found] == ["not shown"] * 3
+    found = claims_of(tmp_path, values, tokens=int(TABLE_2_TOKENS / times))
+    assert [claim.verdict for claim in found] == verdicts
 
 
 @pytest.mark.parametrize(("num_seeds", "verdict"), [(2, "agrees"), (1, "not shown")])

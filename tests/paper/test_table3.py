@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from rebased.analysis.pages import Section, Table
+from rebased.analysis.welch import welch_p
 from rebased.models import LanguageModel, preset
 from rebased.paper.conduct import conduct, sweep_folder
 from rebased.paper.experiment import Experiment, Material
@@ -444,6 +446,18 @@ HIGH, LOW = (0.99, 0.98, 0.97, 0.99, 0.98, 0.97), (0.11, 0.12, 0.13, 0.11, 0.12,
 )
 def test_what_is_said_of_the_papers_claims(models: Sequence[Sequence[float]], verdicts: list[str]) -> None:
     assert _verdicts(*models) == verdicts
+
+
+def test_two_tests_are_corrected_for_two() -> None:
+    """Welch's p of each is below 0.05, but not twice that."""
+    high, low = [0.95, 0.85], [0.0, 0.001]
+    p = welch_p(*_moments(high), 2, *_moments(low), 2)
+    assert p < 0.05 < 2 * p
+    assert _verdicts(high, low, low)[0] == "not shown"
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values)
 
 
 @pytest.mark.parametrize(

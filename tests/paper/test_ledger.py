@@ -14,7 +14,7 @@ from rebased.paper.findings import Findings, findings_path
 from rebased.paper.ledger import LEDGER, Entry, read_ledger, write_ledger
 from rebased.paper.registry import EXPERIMENTS
 from rebased.training.engines import Engine, Serial
-from rebased.training.events import Event, Planned
+from rebased.training.events import Event, Finished, Planned, Started
 from rebased.training.folders import name_of
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -43,6 +43,24 @@ def test_the_ledger_is_enough(tmp_path: Path) -> None:
     assert [json.loads(line)["run"] for line in (tmp_path / LEDGER).read_text().splitlines()] == [
         json.loads(line)["run"] for line in (lost, *kept)
     ]
+
+
+def test_the_ledger_has_every_group_that_has_ended(tmp_path: Path) -> None:
+    """Also where the others are never finished, and all else is lost with the machine."""
+    events = list[Event]()
+
+    def stop_at_the_second(event: Event) -> None:
+        events.append(event)
+        if sum(isinstance(event, Started) for event in events) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct(TABLE1, "smoke", tmp_path, Serial("cpu"), device="cpu", report=stop_at_the_second)
+    started = next(event for event in events if isinstance(event, Started))
+    assert sum(isinstance(event, Finished) for event in events) == 1
+    assert read_ledger(tmp_path).keys() == set(started.run_names)
+    shutil.rmtree(sweep_folder(tmp_path).path)
+    assert num_finished(TABLE1, "smoke", tmp_path, read_ledger(tmp_path)) == len(started.run_names)
 
 
 def test_time_that_nothing_recorded_is_not_zero(tmp_path: Path) -> None:

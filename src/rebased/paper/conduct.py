@@ -9,7 +9,7 @@ from rebased.paper.findings import Findings, findings_path, machines_of, read_fi
 from rebased.paper.ledger import Entry, read_ledger, write_ledger
 from rebased.runs import Run
 from rebased.training.engines import Engine
-from rebased.training.events import Failed, Report
+from rebased.training.events import Event, Failed, Finished, Report
 from rebased.training.folders import SweepFolder, name_of
 from rebased.training.grid import expand_grid
 from rebased.training.recall import RecallConfig
@@ -41,9 +41,10 @@ def conduct(
 ) -> tuple[Findings, tuple[Failed, ...]]:
     """The findings, also written if there are any, and what could not be trained.
 
-    Killed at any moment and called again, it goes on. Of its runs those are trained whose names are ``chosen``, or all;
-    without an engine, none. Whatever is finished is measured; without an engine, what was found in weights that are
-    gone stands. ValueError, before findings are overwritten, where earlier ones rest on runs that are gone.
+    Killed at any moment and called again, it goes on, and the ledger has the runs of every group that ended. Of its
+    runs those are trained whose names are ``chosen``, or all; without an engine, none. Whatever is finished is
+    measured; without an engine, what was found in weights that are gone stands. ValueError, before findings are
+    overwritten, where earlier ones rest on runs that are gone.
     """
     configs = experiment.configs(scale)
     sweep, ledger = sweep_folder(out), read_ledger(out)
@@ -58,7 +59,13 @@ def conduct(
         kept = _finished(sweep, configs, serving).keys() | set(map(name_of, left))
         if lost := _lost(experiment, before, kept):
             raise ValueError(_would_lose(path, lost))
-        failures = run_sweep(sweep.path, left, engine, report=report).failures
+
+        def enter_and_report(event: Event) -> None:
+            if isinstance(event, Finished):
+                _into_ledger(out, sweep, configs, _finished(sweep, configs, serving), ledger)
+            report(event)
+
+        failures = run_sweep(sweep.path, left, engine, report=enter_and_report).failures
     finished = _finished(sweep, configs, serving)
     entries = _into_ledger(out, sweep, configs, finished, ledger)
     runs = _of_whole_cells(configs, finished)

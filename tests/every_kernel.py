@@ -80,10 +80,13 @@ class _Cases:
         torch.autograd.grad(conv_silu(x, weight, bias, backend="triton").float().sum(), (x, weight, bias))
 
     def selective_scan(self) -> None:
-        x, dt, b, c = self.randn(2, 70, 12), self.randn(2, 70, 12), self.randn(2, 70, 5), self.randn(2, 70, 5)
-        A = self.randn(12, 5, dtype=torch.float32)
-        y, h = selective_scan(x, dt.abs(), -A.abs(), b, c, return_state=True, backend="triton")
-        torch.autograd.grad(y.float().sum() + h.sum(), (x, dt, A, b, c))
+        """Few programs, and as many as in training, where dt is float32."""
+        for sizes, dt_dtype in (((2, 70, 12, 5), torch.bfloat16), ((1024, 8, 64, 16), torch.float32)):
+            B, T, M, N = sizes
+            x, dt = self.randn(B, T, M), self.randn(B, T, M, dtype=dt_dtype)
+            A, b, c = self.randn(M, N, dtype=torch.float32), self.randn(B, T, N), self.randn(B, T, N)
+            y, h = selective_scan(x, dt.abs(), -A.abs(), b, c, return_state=True, backend="triton")
+            torch.autograd.grad(y.float().sum() + h.sum(), (x, dt, A, b, c))
 
     def wkv(self) -> None:
         k, v = self.randn(2, 150, 12), self.randn(2, 150, 12)

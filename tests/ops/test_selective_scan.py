@@ -49,39 +49,46 @@ def test_triton_equals_the_definition(data: st.DataObject) -> None:
 
 
 WIDER = {
-    "tiles that channels and tokens do not fill": ((1, 10, 17, 3), torch.float32),
-    "more states": ((1, 3, 9, 20), torch.float32),
-    "whole tiles": ((1, 12, 32, 16), torch.float32),
-    "whole tiles of packed numbers": ((1, 12, 32, 16), torch.float16),
-    "packed numbers": ((1, 11, 64, 7), torch.float16),
+    "tiles that channels and tokens do not fill": ((1, 10, 17, 3), torch.float32, None),
+    "more states": ((1, 3, 9, 20), torch.float32, None),
+    "whole tiles of words": ((1, 12, 32, 16), torch.float32, None),
+    "whole tiles of words of short numbers": ((1, 12, 32, 16), torch.float16, None),
+    "words": ((1, 11, 64, 7), torch.float16, None),
+    "dt in float32, as in training": ((1, 12, 32, 16), torch.float16, torch.float32),
+    "words, dt in float32": ((1, 11, 64, 7), torch.float16, torch.float32),
 }
+"""Sizes, the dtype, and that of dt and A where it is another."""
 
 
 @pytest.mark.parametrize(("outer", "steps"), [(2, 2), (2, 4), (4, 2)])
 @pytest.mark.parametrize("case", WIDER)
 def test_wider_programs(case: str, outer: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of more channels, as there are when programs are many."""
-    sizes, dtype = WIDER[case]
+    sizes, dtype, other_dtype = WIDER[case]
     most = {"FORWARD_OUTER": outer, "BACKWARD_OUTER": outer}
     for name, value in ({"ENOUGH_PROGRAMS": 1, "THREAD_STATES": steps * 4 * outer} | most).items():
         monkeypatch.setattr(triton_scan, name, value)
-    problem = make_problem(sizes, dtype)
+    problem = make_problem(sizes, dtype, other_dtype=other_dtype)
     problem.assert_close(problem.run(partial(scan, backend="triton")))
 
 
-def test_which_tiles_are_whole_and_packed() -> None:
-    def plan(sizes: tuple[int, int, int, int], dtype: torch.dtype, cut: int = 0) -> tuple[bool, bool]:
-        leaves = make_problem(sizes, dtype).leaves
-        x, A = leaves["x"][:, None, :, cut:].movedim(1, 2), leaves["A"][None, cut:]
-        constants = dict(triton_scan._Plan(x, A, 8, triton_scan.Tile(4, 2), {"X": x}, {}).constants)
-        return bool(constants["WHOLE"]), bool(constants["PACKED"])
+def test_which_tiles_are_whole_and_of_which_words() -> None:
+    def plan(
+        sizes: tuple[int, int, int, int], dtype: torch.dtype, *, dt_dtype: torch.dtype | None = None, cut: int = 0
+    ) -> tuple[bool, int, int]:
+        leaves = make_problem(sizes, dtype, other_dtype=dt_dtype).leaves
+        rows = {name.upper(): leaves[name][:, None, :, cut:].movedim(1, 2) for name in ("x", "dt")}
+        A = leaves["A"][None, cut:]
+        constants = dict(triton_scan._Plan(rows["X"], A, 8, triton_scan.Tile(4, 2), rows, {}).constants)
+        return bool(constants["WHOLE"]), constants["X_WORD"], constants["DT_WORD"]
 
-    assert plan((1, 4, 32, 16), torch.bfloat16) == (True, True)
-    assert plan((1, 5, 32, 16), torch.float16) == (False, True)  # an odd token
-    assert plan((1, 4, 64, 5), torch.float16) == (False, True)  # states fill half of a tile
-    assert plan((1, 4, 32, 16), torch.float32) == (True, False)
-    assert plan((1, 4, 31, 16), torch.float16) == (False, False)
-    assert plan((1, 4, 33, 16), torch.float16, cut=1) == (True, False)  # nor are they at whole words
+    assert plan((1, 4, 32, 16), torch.bfloat16) == (True, 4, 4)
+    assert plan((1, 4, 32, 16), torch.bfloat16, dt_dtype=torch.float32) == (True, 4, 2)
+    assert plan((1, 5, 32, 16), torch.float16) == (False, 4, 4)  # an odd token
+    assert plan((1, 4, 64, 5), torch.float16) == (False, 4, 4)  # states fill half of a tile
+    assert plan((1, 4, 32, 16), torch.float32) == (True, 2, 2)
+    assert plan((1, 4, 31, 16), torch.float16) == (False, 1, 1)
+    assert plan((1, 4, 33, 16), torch.float16, cut=1) == (True, 1, 1)  # they are not at whole words
 
 
 @pytest.mark.parametrize("sizes", [(2, 31, 3, 4), (2, 32, 3, 4), (1, 33, 3, 4), (3, 100, 5, 16)], ids=str)

@@ -138,18 +138,21 @@ class _Plan:
         self.num_scratch = chunk // tile.steps * padded * width
         fits = M % width == 0
         whole = fits and padded == N and T % tile.steps == 0
-        packed = fits and tile.outer in (2, 4) and all(_is_packed(x, tile.outer) for x in rows.values())
+        words = {name: _word(x, tile.outer) if fits else 1 for name, x in rows.items()}
+        dt_word = min(word for name, word in words.items() if name in ("DT", "DDT"))
+        x_word = min(word for name, word in words.items() if name not in ("DT", "DDT"))
         times = tuple((f"{name}_TIME", x.stride(1)) for name, x in (rows | columns).items())
         sizes = ("BLOCKS", self.num_blocks), ("M", M), ("N", N), ("NP", padded), ("LANES", lanes), ("CHUNK", chunk)
-        steps = ("OUTER", tile.outer), ("STEPS", tile.steps), ("WHOLE", whole), ("PACKED", packed)
-        self.constants = *times, *sizes, *steps
+        steps = ("OUTER", tile.outer), ("STEPS", tile.steps), ("WHOLE", whole)
+        self.constants = *times, *sizes, *steps, ("X_WORD", x_word), ("DT_WORD", dt_word)
         self.tile = tile
 
 
-def _is_packed(x: Tensor, outer: int) -> bool:
-    """Whether ``outer`` numbers side by side are one aligned integer, at every token."""
-    places = (x.data_ptr() // 2, *x.stride()[:3])
-    return x.element_size() == 2 and all(place % outer == 0 for place in places)
+def _word(x: Tensor, outer: int) -> int:
+    """How many of ``outer`` numbers side by side are one integer of at most eight bytes, aligned at every token."""
+    word = min(outer, 8 // x.element_size())
+    places = (x.data_ptr() // x.element_size(), *x.stride()[:3])
+    return word if all(place % word == 0 for place in places) else 1
 
 
 @lru_cache

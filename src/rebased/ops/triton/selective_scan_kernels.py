@@ -5,8 +5,8 @@ A program is one warp. Each of its LANES has OUTER channels, and for each of the
 to add up more. Tokens are taken STEPS at a time.
 
 What is done once for a token and not once for a state should not take long either. So strides along time are constants,
-pointers walk along, nothing is masked where all is there (WHOLE), and a lane's numbers of two bytes each are read and
-written as one integer (PACKED).
+pointers walk along, nothing is masked where all is there (WHOLE), and a lane's numbers are read and written several at
+a time, as words of up to eight bytes (of X_WORD or DT_WORD numbers).
 """
 
 import triton
@@ -53,6 +53,17 @@ def places(BLOCKS: tl.constexpr, N: tl.constexpr, NP: tl.constexpr, OUTER: tl.co
 
 
 @triton.jit
+def as_words(pointer, WORD: tl.constexpr):
+    """The same, to words of that many numbers."""
+    if WORD == 1:
+        words = pointer
+    else:
+        BITS: tl.constexpr = WORD * pointer.dtype.element_ty.primitive_bitwidth
+        words = pointer.to(tl.pointer_type(tl.int64 if BITS == 64 else tl.int32))
+    return words
+
+
+@triton.jit
 def load_rows(
     pointer,
     start,
@@ -63,32 +74,31 @@ def load_rows(
     STEPS: tl.constexpr,
     OUTER: tl.constexpr,
     WHOLE: tl.constexpr,
-    PACKED: tl.constexpr,
+    WORD: tl.constexpr,
 ):
     """Of STEPS tokens, the first of which is at ``pointer``; `number` finds them."""
     rows = ()
     for i in tl.static_range(STEPS):
-        if PACKED:
-            words = (pointer + i * TIME).to(tl.pointer_type(tl.int64 if OUTER == 4 else tl.int32))
-            rows += (load(words + channel // OUTER, before(start + i, T, channel < M), WHOLE),)
-        else:
-            for o in tl.static_range(OUTER):
-                there = before(start + i, T, channel + o < M)
-                rows += (load(pointer + i * TIME + (channel + o), there, WHOLE),)
+        for o in tl.static_range(0, OUTER, WORD):
+            there = before(start + i, T, channel + o < M)
+            rows += (load(as_words(pointer + i * TIME, WORD) + (channel + o) // WORD, there, WHOLE),)
     return rows
 
 
 @triton.jit
-def number(rows, i: tl.constexpr, o: tl.constexpr, OUTER: tl.constexpr, PACKED: tl.constexpr, dtype: tl.constexpr):
+def number(rows, i: tl.constexpr, o: tl.constexpr, OUTER: tl.constexpr, WORD: tl.constexpr, dtype: tl.constexpr):
     """In float32: of token i, of each lane's channel o, (LANES, 1)."""
-    if PACKED:
-        pair = (rows[i] >> (o // 2 * 32)).to(tl.int32)
+    word = rows[(i * OUTER + o) // WORD]
+    if WORD == 1:
+        found = word.to(tl.float32)
+    elif dtype.primitive_bitwidth == 32:
+        found = (word >> (o % WORD * 32)).to(tl.int32).to(dtype, bitcast=True)
+    else:
+        pair = (word >> (o % WORD // 2 * 32)).to(tl.int32)
         if dtype == tl.bfloat16:  # the first half of a float32
             found = (pair & -65536 if o % 2 == 1 else pair << 16).to(tl.float32, bitcast=True)
         else:
             found = (pair >> (o % 2 * 16)).to(tl.int16).to(dtype, bitcast=True).to(tl.float32)
-    else:
-        found = rows[i * OUTER + o].to(tl.float32)
     return found
 
 
@@ -102,20 +112,21 @@ def store_row(
     M: tl.constexpr,
     OUTER: tl.constexpr,
     WHOLE: tl.constexpr,
-    PACKED: tl.constexpr,
+    WORD: tl.constexpr,
 ):
     """Of one token, at ``pointer``; the tuple has a tile (LANES, 1) for each o."""
     dtype: tl.constexpr = pointer.dtype.element_ty
-    if PACKED:
-        word: tl.constexpr = tl.int64 if OUTER == 4 else tl.int32
-        words = tl.zeros(channel.shape, word)
-        for o in tl.static_range(OUTER):
-            words |= row[o].to(dtype).to(tl.uint16, bitcast=True).to(word) << (16 * o)
-        words_at = pointer.to(tl.pointer_type(word)) + channel // OUTER
-        store(words_at, words, before(token, T, channel < M), WHOLE)
-    else:
-        for o in tl.static_range(OUTER):
-            store(pointer + (channel + o), row[o].to(dtype), before(token, T, channel + o < M), WHOLE)
+    words = as_words(pointer, WORD)
+    for o in tl.static_range(0, OUTER, WORD):
+        if WORD == 1:
+            word = row[o].to(dtype)
+        else:
+            BITS: tl.constexpr = dtype.primitive_bitwidth
+            integer: tl.constexpr = tl.uint32 if BITS == 32 else tl.uint16
+            word = tl.zeros(channel.shape, words.dtype.element_ty)
+            for k in tl.static_range(WORD):
+                word |= row[o + k].to(dtype).to(integer, bitcast=True).to(word.dtype) << (BITS * k)
+        store(words + (channel + o) // WORD, word, before(token, T, channel + o < M), WHOLE)
 
 
 # ---- Its b and c, and the states ----
@@ -203,7 +214,8 @@ def selective_scan_forward_kernel(
     LANES: tl.constexpr,
     CHUNK: tl.constexpr,
     WHOLE: tl.constexpr,
-    PACKED: tl.constexpr,
+    X_WORD: tl.constexpr,
+    DT_WORD: tl.constexpr,
     HAS_STATE: tl.constexpr,
 ):
     """One program: a block of channels of one sequence. It loads the tokens that follow before it uses these."""
@@ -224,8 +236,8 @@ def selective_scan_forward_kernel(
     hs = zero_states(n, OUTER)
     if HAS_STATE:
         hs = load_states(state + sequence * SIZE + place, channel, n, M, N, OUTER, WHOLE)
-    next_x = load_rows(x, 0, T, channel, X_TIME, M, STEPS, OUTER, False, PACKED)
-    next_dt = load_rows(dt, 0, T, channel, DT_TIME, M, STEPS, OUTER, False, PACKED)
+    next_x = load_rows(x, 0, T, channel, X_TIME, M, STEPS, OUTER, False, X_WORD)
+    next_dt = load_rows(dt, 0, T, channel, DT_TIME, M, STEPS, OUTER, False, DT_WORD)
     next_b = load_columns(b, 0, T, n, B_TIME, N, STEPS, False)
     next_c = load_columns(c, 0, T, n, C_TIME, N, STEPS, False)
     for start in range(0, T, STEPS):
@@ -237,8 +249,8 @@ def selective_scan_forward_kernel(
         dt += STEPS * DT_TIME
         b += STEPS * B_TIME
         c += STEPS * C_TIME
-        next_x = load_rows(x, start + STEPS, T, channel, X_TIME, M, STEPS, OUTER, False, PACKED)
-        next_dt = load_rows(dt, start + STEPS, T, channel, DT_TIME, M, STEPS, OUTER, False, PACKED)
+        next_x = load_rows(x, start + STEPS, T, channel, X_TIME, M, STEPS, OUTER, False, X_WORD)
+        next_dt = load_rows(dt, start + STEPS, T, channel, DT_TIME, M, STEPS, OUTER, False, DT_WORD)
         next_b = load_columns(b, start + STEPS, T, n, B_TIME, N, STEPS, False)
         next_c = load_columns(c, start + STEPS, T, n, C_TIME, N, STEPS, False)
         if start % CHUNK == 0:
@@ -249,12 +261,12 @@ def selective_scan_forward_kernel(
             hs = ()
             ys = ()
             for o in tl.static_range(OUTER):
-                step = number(dts, i, o, OUTER, PACKED, dt_dtype)
-                token = number(xs, i, o, OUTER, PACKED, x_dtype)
+                step = number(dts, i, o, OUTER, DT_WORD, dt_dtype)
+                token = number(xs, i, o, OUTER, X_WORD, x_dtype)
                 decay = tl.exp2(step * (As[o] * LOG2_E))
                 hs += (decay * states[o] + (step * token) * bs[i].to(tl.float32),)
                 ys += (tl.sum(hs[o] * cs[i].to(tl.float32), axis=1, keep_dims=True),)
-            store_row(y + i * Y_TIME, ys, start + i, T, channel, M, OUTER, WHOLE, PACKED)
+            store_row(y + i * Y_TIME, ys, start + i, T, channel, M, OUTER, WHOLE, X_WORD)
         y += STEPS * Y_TIME
     store_states(kept + place, hs, channel, n, M, N, OUTER, WHOLE)
     store_states(last + sequence * SIZE + place, hs, channel, n, M, N, OUTER, WHOLE)
@@ -312,7 +324,8 @@ def selective_scan_backward_kernel(
     LANES: tl.constexpr,
     CHUNK: tl.constexpr,
     WHOLE: tl.constexpr,
-    PACKED: tl.constexpr,
+    X_WORD: tl.constexpr,
+    DT_WORD: tl.constexpr,
     HAS_DLAST: tl.constexpr,
 ):
     """One program: a block of channels of one sequence, from its last chunk to the first.
@@ -359,8 +372,8 @@ def selective_scan_backward_kernel(
         num_tiles = tl.cdiv(tl.minimum(T - start, CHUNK), STEPS)
         hs = load_states(kept + place, channel, n, M, N, OUTER, WHOLE)
         kept -= tl.cast(G, tl.int64) * SIZE
-        next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-        next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, X_WORD)
+        next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, DT_WORD)
         next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
         for _ in range(num_tiles - 1):
             xs = next_x
@@ -370,8 +383,8 @@ def selective_scan_backward_kernel(
             x += STEPS * X_TIME
             dt += STEPS * DT_TIME
             b += STEPS * B_TIME
-            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, X_WORD)
+            next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, DT_WORD)
             next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
             for o in tl.static_range(OUTER):
                 tl.store(scratch + o * TILE + in_tile, hs[o])
@@ -380,17 +393,17 @@ def selective_scan_backward_kernel(
                 states = hs
                 hs = ()
                 for o in tl.static_range(OUTER):
-                    step = number(dts, i, o, OUTER, PACKED, dt_dtype)
-                    token = number(xs, i, o, OUTER, PACKED, x_dtype)
+                    step = number(dts, i, o, OUTER, DT_WORD, dt_dtype)
+                    token = number(xs, i, o, OUTER, X_WORD, x_dtype)
                     hs += (tl.exp2(step * exponents[o]) * states[o] + (step * token) * bs[i].to(tl.float32),)
         for o in tl.static_range(OUTER):
             tl.store(scratch + o * TILE + in_tile, hs[o])
         tl.debug_barrier()
         # The other three again: Triton would have to convert what goes from one loop to another.
-        next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-        next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_x = load_rows(x, start, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, X_WORD)
+        next_dt = load_rows(dt, start, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, DT_WORD)
         next_b = load_columns(b, start, T, n, B_TIME, N, STEPS, WHOLE)
-        next_dy = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+        next_dy = load_rows(dy, start, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, X_WORD)
         next_c = load_columns(c, start, T, n, C_TIME, N, STEPS, WHOLE)
         for tiles_after in range(num_tiles):
             back = tl.where(tiles_after < num_tiles - 1, STEPS, 0)  # no further than to the chunk's first tile
@@ -404,10 +417,10 @@ def selective_scan_backward_kernel(
             b -= back.to(tl.int64) * B_TIME
             dy -= back.to(tl.int64) * DY_TIME
             c -= back.to(tl.int64) * C_TIME
-            next_x = load_rows(x, start - back, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, PACKED)
-            next_dt = load_rows(dt, start - back, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_x = load_rows(x, start - back, T, channel, X_TIME, M, STEPS, OUTER, WHOLE, X_WORD)
+            next_dt = load_rows(dt, start - back, T, channel, DT_TIME, M, STEPS, OUTER, WHOLE, DT_WORD)
             next_b = load_columns(b, start - back, T, n, B_TIME, N, STEPS, WHOLE)
-            next_dy = load_rows(dy, start - back, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, PACKED)
+            next_dy = load_rows(dy, start - back, T, channel, DY_TIME, M, STEPS, OUTER, WHOLE, X_WORD)
             next_c = load_columns(c, start - back, T, n, C_TIME, N, STEPS, WHOLE)
             states = ()  # before each token and after the last, OUTER tiles each
             for o in tl.static_range(OUTER):
@@ -416,11 +429,11 @@ def selective_scan_backward_kernel(
             for i in tl.static_range(STEPS):
                 products = tl.zeros((LANES, NP), tl.float32)
                 for o in tl.static_range(OUTER):
-                    step = number(dts, i, o, OUTER, PACKED, dt_dtype)
-                    token = number(xs, i, o, OUTER, PACKED, x_dtype)
+                    step = number(dts, i, o, OUTER, DT_WORD, dt_dtype)
+                    token = number(xs, i, o, OUTER, X_WORD, x_dtype)
                     decay = tl.exp2(step * exponents[o])
                     h = decay * states[i * OUTER + o] + (step * token) * bs[i].to(tl.float32)
-                    products += h * number(dys, i, o, OUTER, PACKED, dy_dtype)
+                    products += h * number(dys, i, o, OUTER, X_WORD, dy_dtype)
                     decays += (decay,)
                     states += (h,)
                 store_sums(dc + i * SUMS_TIME, products, start + i, T, n, N, WHOLE)
@@ -433,9 +446,9 @@ def selective_scan_backward_kernel(
                 ddts = ()
                 products = tl.zeros((LANES, NP), tl.float32)
                 for o in tl.static_range(OUTER):
-                    step = number(dts, j, o, OUTER, PACKED, dt_dtype)
-                    token = number(xs, j, o, OUTER, PACKED, x_dtype)
-                    dh = dstates[o] + number(dys, j, o, OUTER, PACKED, dy_dtype) * cs[j].to(tl.float32)
+                    step = number(dts, j, o, OUTER, DT_WORD, dt_dtype)
+                    token = number(xs, j, o, OUTER, X_WORD, x_dtype)
+                    dh = dstates[o] + number(dys, j, o, OUTER, X_WORD, dy_dtype) * cs[j].to(tl.float32)
                     products += dh * (step * token)
                     dinput = tl.sum(dh * bs[j].to(tl.float32), axis=1, keep_dims=True)  # of dt·x
                     dhs += (dh * decays[j * OUTER + o],)
@@ -444,8 +457,8 @@ def selective_scan_backward_kernel(
                     dxs += (dinput * step,)
                     ddts += (dinput * token + tl.sum(dexponent * exponents[o], axis=1, keep_dims=True) * LN_2,)
                 store_sums(db + j * SUMS_TIME, products, start + j, T, n, N, WHOLE)
-                store_row(dx + j * DX_TIME, dxs, start + j, T, channel, M, OUTER, WHOLE, PACKED)
-                store_row(ddt + j * DDT_TIME, ddts, start + j, T, channel, M, OUTER, WHOLE, PACKED)
+                store_row(dx + j * DX_TIME, dxs, start + j, T, channel, M, OUTER, WHOLE, X_WORD)
+                store_row(ddt + j * DDT_TIME, ddts, start + j, T, channel, M, OUTER, WHOLE, DT_WORD)
             start -= back
             dx -= STEPS * DX_TIME
             ddt -= STEPS * DDT_TIME

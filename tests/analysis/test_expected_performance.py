@@ -71,6 +71,14 @@ def test_many_runs_stay_exact() -> None:
     np.testing.assert_allclose(curve.mean, [200.5, 200 * 401 / 201, 400])  # b(n + 1)/(b + 1)
 
 
+def test_budgets_of_numpy() -> None:
+    values = np.array([0.1, 0.5, 0.2, 0.9])
+    curve, expected = expected_performance(values, np.arange(1, 4)), expected_performance(values, [1, 2, 3])
+    assert curve.mean.tolist() == expected.mean.tolist()
+    with pytest.raises(TypeError, match=r"budgets is .*2\.0.*; it must be an integer"):
+        expected_performance(values, np.array([1.0, 2.0])[1:])
+
+
 def test_one_run() -> None:
     curve = expected_performance(np.array([0.7]))
     assert curve.mean.tolist() == [0.7]

@@ -324,6 +324,27 @@ def test_what_a_mixer_was_made_with_is_shown() -> None:
     assert repr(MIXERS["previous_token"](8)) == "PreviousToken(d_model=8)"
 
 
+def test_a_forward_that_somebody_wrapped_stays_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrapper has a closure, without which its copy for a new class could not be made."""
+    plain, calls = Mixer.forward, list[str]()
+
+    def forward(self: Mixer, *args: Any, **kwargs: Any) -> Any:
+        calls.append(type(self).__name__)
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(Mixer, "forward", forward)
+
+    class Same(Mixer):
+        new_state = Wrong.new_state
+
+        def mix(self, x: Tensor, state: Any, at: Any, key_mask: Any) -> Any:
+            return x, state
+
+    x = tokens(2, 9)
+    assert torch.equal(Same(D_MODEL)(x), x)
+    assert calls == ["Same"]
+
+
 def test_integers_are_no_input() -> None:
     with pytest.raises(ValueError, match=r"x is torch.int64; it must be of floating point numbers"):
         MIXERS["short_conv"](D_MODEL)(torch.zeros(1, 2, D_MODEL, dtype=torch.int64))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,27 @@ def test_the_ledger_has_every_group_that_has_ended(tmp_path: Path) -> None:
     assert read_ledger(tmp_path).keys() == set(started.run_names)
     shutil.rmtree(sweep_folder(tmp_path).path)
     assert num_finished(TABLE1, "smoke", tmp_path, read_ledger(tmp_path)) == len(started.run_names)
+
+
+def test_trouble_with_the_ledger_stops_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk, say, when the first group ends: the second is trained, and all are entered at the end."""
+    events, tries = list[Event](), list[int]()
+
+    def write(out: Path, entries: Iterable[Entry]) -> None:
+        tries.append(len(list(entries)))
+        if len(tries) == 1:
+            raise OSError("no space left")
+        write_ledger(out, entries)
+
+    monkeypatch.setattr("rebased.paper.conduct.write_ledger", write)
+    findings, failures = conduct(TABLE1, "smoke", tmp_path, Serial("cpu"), device="cpu", report=events.append)
+    assert not failures
+    assert findings.is_complete
+    assert len(read_ledger(tmp_path)) == findings.num_runs
+    assert sum(isinstance(event, Finished) for event in events) == len(tries) - 1 > 1
+    assert "no space left" in caplog.text
 
 
 def test_time_that_nothing_recorded_is_not_zero(tmp_path: Path) -> None:

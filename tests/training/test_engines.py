@@ -270,15 +270,15 @@ def test_ray_ends_what_is_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_workers_share_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (processes_module, serial_module):
-        monkeypatch.setattr(module, "fitting", lambda config, device, num_sharing=1: (device, num_sharing))
+        monkeypatch.setattr(module, "fitting", lambda config, wanted, device, num_sharing=1: (device, num_sharing))
         monkeypatch.setattr(module, "current", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert Serial("cuda").fitting(RUNS[0]) == ("cuda", 1)
-    assert Processes("cuda", jobs=2).fitting(RUNS[0]) == ("cuda", 1)
-    assert Processes("cuda", jobs=3).fitting(RUNS[0]) == ("cuda", 2)
-    assert Processes("cuda:1", jobs=2).fitting(RUNS[0]) == ("cuda:1", 2)
-    assert Processes("cpu", jobs=50).fitting(RUNS[0]) == ("cpu", 50)
+    assert Serial("cuda").fitting(RUNS[0], 3) == ("cuda", 1)
+    assert Processes("cuda", jobs=2).fitting(RUNS[0], 3) == ("cuda", 1)
+    assert Processes("cuda", jobs=3).fitting(RUNS[0], 3) == ("cuda", 2)
+    assert Processes("cuda:1", jobs=2).fitting(RUNS[0], 3) == ("cuda:1", 2)
+    assert Processes("cpu", jobs=50).fitting(RUNS[0], 3) == ("cpu", 50)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_group_that_another_process_trains_is_left_to_it(tmp_path: Path, monke
     monkeypatch.setattr(execute, "Replicas", FakeReplicas)
     monkeypatch.setattr(execute, "locked", lambda path, what: locked(path, what, patience=0))
     folder, events = SweepFolder(tmp_path), list[Event]()
-    first, second = extend_plan(folder, RUNS, lambda config: (2, 1))
+    first, second = extend_plan(folder, RUNS, lambda config, num_wanted: (2, 1))
     with locked(folder.group(first.name).lock, "it"):
         outcome = sweep(tmp_path, Serial("cpu"), report=events.append)
     assert not outcome.failures

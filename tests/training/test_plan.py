@@ -18,10 +18,10 @@ RUNS = [tiny(learning_rate=rate, seed=seed) for rate in (1e-3, 3e-3) for seed in
 
 
 def fits(count: int, micro_batches: int = 1):
-    return lambda config: (count, micro_batches)
+    return lambda config, num_wanted: (count, micro_batches)
 
 
-def never(config: RecallConfig) -> tuple[int, int]:
+def never(config: RecallConfig, num_wanted: int) -> tuple[int, int]:
     pytest.fail("what is planned was planned again")
 
 
@@ -84,6 +84,19 @@ def test_groups_are_even_and_as_many_as_workers(fit: int, workers: int, sizes: l
     assert {config for group in groups for config in map(name_of, group.configs)} == set(map(name_of, RUNS))
 
 
+def test_no_more_room_is_looked_for_than_there_are_runs(tmp_path: Path) -> None:
+    """Batches were cut into parts for runs that nobody had asked for."""
+    asked = dict[int, int]()
+
+    def fit(config: RecallConfig, num_wanted: int) -> tuple[int, int]:
+        asked[config.d_model] = num_wanted
+        return 20, 1
+
+    wide = [tiny(d_model=24, seed=seed) for seed in (1, 2)]
+    extend_plan(SweepFolder(tmp_path), [*RUNS, *wide], fit, num_workers=2)
+    assert asked == {12: 4, 24: 2}  # a worker's share of eight; both of a cell
+
+
 def test_plan_is_kept(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     groups = extend_plan(folder, RUNS, fits(3, 2))
@@ -120,7 +133,7 @@ def test_what_fits_is_found_without_the_lock(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     theirs = []
 
-    def slow(config: RecallConfig) -> tuple[int, int]:
+    def slow(config: RecallConfig, num_wanted: int) -> tuple[int, int]:
         theirs.extend(extend_plan(folder, RUNS[:4], fits(2, 3)))
         return 6, 1
 

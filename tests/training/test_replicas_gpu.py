@@ -57,7 +57,7 @@ def test_a_recorded_call_reads_its_inputs_anew() -> None:
 
 def test_as_many_as_fit() -> None:
     small, large = (
-        fitting(small_run(d_model=48, seq_len=length, vocab_size=8192, batch_size=512, num_train=512), "cuda")
+        fitting(small_run(d_model=48, seq_len=length, vocab_size=8192, batch_size=512, num_train=512), 50, "cuda")
         for length in (64, 4096)
     )
     assert small == (32, 1)

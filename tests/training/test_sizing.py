@@ -11,23 +11,27 @@ from rebased.training.sizing import CPU_REPLICAS, MAX_REPLICAS, USABLE_MEMORY, _
 
 
 @pytest.mark.parametrize(
-    ("fixed", "per_example", "expected"),
+    ("fixed", "per_example", "num_wanted", "expected"),
     [
-        (1.0, 0.01, (MAX_REPLICAS, 1)),  # more would fit
-        (1.0, 0.1, (9, 1)),  # 100 / (1 + 10)
-        (1.0, 0.2, (9, 2)),  # 4 would fit: batches in two parts give 9
-        (20.0, 0.2, (4, 4)),  # 20 of 100 each, however small the parts
-        (200.0, 1.0, (1, 100)),  # not even one; it is tried all the same
+        (1.0, 0.01, 40, (MAX_REPLICAS, 1)),  # more would fit
+        (1.0, 0.1, 40, (9, 1)),  # 100 / (1 + 10)
+        (1.0, 0.2, 40, (9, 2)),  # 4 would fit: batches in two parts give 9
+        (1.0, 0.2, 4, (4, 1)),  # so many are all that there are
+        (1.0, 0.2, 5, (9, 2)),
+        (20.0, 0.2, 40, (4, 4)),  # 20 of 100 each, however small the parts
+        (200.0, 1.0, 1, (1, 100)),  # not even one; it is tried all the same
     ],
 )
-def test_parts_before_few_replicas(fixed: float, per_example: float, expected: tuple[int, int]) -> None:
-    assert _choose(100, fixed, per_example, usable=100.0) == expected
+def test_parts_before_few_replicas(
+    fixed: float, per_example: float, num_wanted: int, expected: tuple[int, int]
+) -> None:
+    assert _choose(100, fixed, per_example, usable=100.0, num_wanted=num_wanted) == expected
 
 
 def test_on_a_cpu_nothing_is_tried() -> None:
-    assert fitting(small_run(), "cpu") == (CPU_REPLICAS, 1)
-    assert fitting(small_run(), "cpu", num_sharing=2) == (CPU_REPLICAS // 2, 1)
-    assert fitting(small_run(), "cpu", num_sharing=50) == (1, 1)
+    assert fitting(small_run(), 20, "cpu") == (CPU_REPLICAS, 1)
+    assert fitting(small_run(), 20, "cpu", num_sharing=2) == (CPU_REPLICAS // 2, 1)
+    assert fitting(small_run(), 20, "cpu", num_sharing=50) == (1, 1)
 
 
 def test_processes_share_memory_and_not_the_limit_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +41,7 @@ def test_processes_share_memory_and_not_the_limit_of_a_program(monkeypatch: pyte
 
     def found(free: float, num_sharing: int) -> tuple[int, int]:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free / USABLE_MEMORY, None))
-        return fitting(example, "cuda", num_sharing=num_sharing)
+        return fitting(example, 50, "cuda", num_sharing=num_sharing)
 
     assert found(4.01 * MAX_REPLICAS * needed, 4) == (MAX_REPLICAS, 1)
     assert found(40.01 * needed, 4) == (10, 1)

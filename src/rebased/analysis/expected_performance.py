@@ -1,7 +1,7 @@
 """Expected validation performance: how good the best of a budget of runs is on average (Dodge et al. 2021)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ class ExpectedPerformance:
     too few; rough where the budget is near the number of runs, as the best is then often the same run."""
 
 
-def expected_performance(values: Float[np.ndarray, "n"], budgets: Sequence[int] | None = None) -> ExpectedPerformance:
+def expected_performance(values: Float[np.ndarray, "n"], budgets: Iterable[int] | None = None) -> ExpectedPerformance:
     """Mean of the maximum of ``budget`` runs drawn from ``values``, for each of ``budgets`` (default 1 to n).
 
     With the values sorted, the i-th of n is the best of b with probability ``C(i - 1, b - 1) / C(n, b)``: draws are
@@ -35,6 +35,7 @@ def expected_performance(values: Float[np.ndarray, "n"], budgets: Sequence[int] 
     """
     values = np.sort(finite_vector("values", values))
     budgets = range(1, len(values) + 1) if budgets is None else budgets
+    budgets = [budget.item() if isinstance(budget, np.integer) else budget for budget in budgets]
     for budget in budgets:
         check_integer("budgets", budget)
         if budget > len(values):

@@ -22,8 +22,8 @@ __all__ = ["Mixer"]
 
 
 def _copied(function: Any) -> Any:
-    """The same function, which has no closure, with code that is another object."""
-    copy = FunctionType(function.__code__.replace(), function.__globals__)
+    """The same function, with code that is another object."""
+    copy = FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
     copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     return functools.wraps(function)(copy)
 

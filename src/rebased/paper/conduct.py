@@ -1,9 +1,11 @@
 """Carrying out an experiment: train what is not finished, measure, and keep what was found."""
 
 import json
+import logging
 from collections.abc import Collection, Container, Mapping, Sequence
 from pathlib import Path
 
+from rebased.locks import LockedError
 from rebased.paper.experiment import Experiment, Material
 from rebased.paper.findings import Findings, findings_path, machines_of, read_findings, seconds_by_run
 from rebased.paper.ledger import Entry, read_ledger, write_ledger
@@ -16,6 +18,8 @@ from rebased.training.recall import RecallConfig
 from rebased.training.sweep import run_sweep
 
 __all__ = ["conduct", "num_finished", "sweep_folder"]
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def sweep_folder(out: Path) -> SweepFolder:
@@ -61,9 +65,12 @@ def conduct(
             raise ValueError(_would_lose(path, lost))
 
         def enter_and_report(event: Event) -> None:
-            if isinstance(event, Finished):
-                _into_ledger(out, sweep, configs, _finished(sweep, configs, serving), ledger)
             report(event)
+            if isinstance(event, Finished):
+                try:
+                    _into_ledger(out, sweep, configs, _finished(sweep, configs, serving), ledger)
+                except (OSError, ValueError, LockedError) as error:  # others train; at the end it is tried again
+                    _LOGGER.warning("the ledger was left as it is when %s ended: %s", event.group, error)
 
         failures = run_sweep(sweep.path, left, engine, report=enter_and_report).failures
     finished = _finished(sweep, configs, serving)

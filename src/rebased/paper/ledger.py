@@ -29,7 +29,10 @@ class Entry:
     config: RecallConfig
     result: dict[str, Any]
     seconds: float | None
-    """Of a card, or a CPU: the run's part of what its group had. None where nothing recorded it."""
+    """Of a card, or a CPU: the run's part of what its group had. None where nothing recorded it.
+
+    While groups beside it train, too many: what shares an epoch that has not ended is known when that has.
+    """
     accuracies: tuple[float, ...] = ()
     """After each epoch, where that is known."""
     watched: Watched = field(default_factory=dict)

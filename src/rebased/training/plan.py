@@ -17,8 +17,8 @@ from rebased.training.recall import RecallConfig
 
 __all__ = ["Fitting", "Group", "extend_plan", "read_plan"]
 
-Fitting = Callable[[RecallConfig], tuple[int, int]]
-"""How many runs like this one may train together, and in how many micro-batches."""
+Fitting = Callable[[RecallConfig, int], tuple[int, int]]
+"""How many runs like this one may train together, if so many are wanted, and in how many micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def extend_plan(
     unfinished = {name: config for name, config in wanted.items() if not folder.has_finished(config)}
     # Not under the lock: this may take minutes, for which others would have no patience.
     new = _by_cell(_unplanned(unfinished, read_plan(folder)))
-    found = {cell: fitting(alike[0]) for cell, alike in new.items()}
+    at_most = -(-sum(map(len, new.values())) // num_workers)
+    found = {cell: fitting(alike[0], min(len(alike), at_most)) for cell, alike in new.items()}
     with locked(folder.lock, f"the plan of {folder.path}"):
         groups = read_plan(folder)
         left = _unplanned(unfinished, groups)  # others may have planned some meanwhile

@@ -20,9 +20,12 @@ USABLE_MEMORY = 0.75
 PROBE_EXAMPLES = (8, 32)
 
 
-def fitting(config: RecallConfig, device: torch.device | str, *, num_sharing: int = 1) -> tuple[int, int]:
+def fitting(
+    config: RecallConfig, num_wanted: int, device: torch.device | str, *, num_sharing: int = 1
+) -> tuple[int, int]:
     """How many replicas of a run to train together, and into how many parts to cut their batches.
 
+    ``num_wanted``: more there will not be; batches are cut for these alone.
     ``num_sharing``: how many processes are to do so on this device at the same time.
     On a CUDA device one replica's step is tried with a few examples, not compiled, which takes the most memory; what
     it needs grows linearly with the examples.
@@ -35,17 +38,17 @@ def fitting(config: RecallConfig, device: torch.device | str, *, num_sharing: in
     per_example = (more - few) / (PROBE_EXAMPLES[1] - PROBE_EXAMPLES[0])
     fixed = few - PROBE_EXAMPLES[0] * per_example
     usable = USABLE_MEMORY * torch.cuda.mem_get_info(device)[0] / num_sharing
-    return _choose(config.batch_size, fixed, per_example, usable)
+    return _choose(config.batch_size, fixed, per_example, usable, num_wanted)
 
 
-def _choose(batch_size: int, fixed: float, per_example: float, usable: float) -> tuple[int, int]:
-    """Batches are cut in half as long as that lets more replicas in."""
+def _choose(batch_size: int, fixed: float, per_example: float, usable: float, num_wanted: int) -> tuple[int, int]:
+    """Batches are cut in half as long as that lets more replicas in, of those wanted."""
 
     def replicas(micro_batches: int) -> int:
         return int(usable / (fixed + per_example * -(-batch_size // micro_batches)))
 
     micro_batches = 1
-    while replicas(micro_batches) < GOOD_REPLICAS and micro_batches < batch_size:
+    while replicas(micro_batches) < min(GOOD_REPLICAS, num_wanted) and micro_batches < batch_size:
         more = min(batch_size, 2 * micro_batches)
         if 0 < replicas(micro_batches) == replicas(more):
             break

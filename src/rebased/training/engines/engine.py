@@ -25,8 +25,8 @@ class Engine(Protocol):
     def num_workers(self) -> int:
         """How many groups train at once, at most."""
 
-    def fitting(self, config: RecallConfig) -> tuple[int, int]:
-        """How many runs like this one may train together where they will, and in how many micro-batches."""
+    def fitting(self, config: RecallConfig, num_wanted: int) -> tuple[int, int]:
+        """`rebased.training.plan.Fitting`, where the runs will train."""
 
     def run(self, tasks: Sequence[GroupTask], report: Report) -> None:
         """Train all. One that fails is reported, and does not keep the others from training."""

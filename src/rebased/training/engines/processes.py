@@ -24,11 +24,11 @@ class Processes:
         self.device = choose_device(device)
         self.num_workers = jobs
 
-    def fitting(self, config: RecallConfig) -> tuple[int, int]:
+    def fitting(self, config: RecallConfig, num_wanted: int) -> tuple[int, int]:
         """Workers on one device share it."""
         num_devices = torch.cuda.device_count() if self.device == "cuda" else 1
         with current(self.device):
-            return fitting(config, self.device, num_sharing=-(-self.num_workers // num_devices))
+            return fitting(config, num_wanted, self.device, num_sharing=-(-self.num_workers // num_devices))
 
     def run(self, tasks: Sequence[GroupTask], report: Report) -> None:
         waiting, begun = deque(tasks), Counter[str]()

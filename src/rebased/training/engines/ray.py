@@ -49,11 +49,11 @@ class Ray:
         self.num_workers = num_gpus if self.device == "cuda" else int(resources["CPU"])
         self._remote = ray.remote(num_cpus=1, num_gpus=1 if self.device == "cuda" else 0, max_retries=0)
 
-    def fitting(self, config: RecallConfig) -> tuple[int, int]:
+    def fitting(self, config: RecallConfig, num_wanted: int) -> tuple[int, int]:
         """Asked where the devices are: this machine may have none."""
         import ray
 
-        found: tuple[int, int] = ray.get(self._remote(fitting).remote(config, self.device))
+        found: tuple[int, int] = ray.get(self._remote(fitting).remote(config, num_wanted, self.device))
         return found
 
     def run(self, tasks: Sequence[GroupTask], report: Report) -> None:

@@ -20,9 +20,9 @@ class Serial:
     def __init__(self, device: str = "auto") -> None:
         self.device = choose_device(device)
 
-    def fitting(self, config: RecallConfig) -> tuple[int, int]:
+    def fitting(self, config: RecallConfig, num_wanted: int) -> tuple[int, int]:
         with current(self.device):
-            return fitting(config, self.device)
+            return fitting(config, num_wanted, self.device)
 
     def run(self, tasks: Sequence[GroupTask], report: Report) -> None:
         for task in tasks:

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from rebased.kernels import FeatureMap, Kernel, check_kernel
 from rebased.ops.dtypes import no_autocast
+from rebased.ops.exact_sums import add_exactly, no_residual
 
 __all__ = ["KernelState", "initial_state"]
 
@@ -43,7 +44,7 @@ class KernelState:
         cls, kernel: str, values: Float[Tensor, "B Hk E D"], normalizer: Float[Tensor, "B Hk E"], count: Tensor
     ) -> "KernelState":
         """The state of a sequence's first tokens, given the sums over them."""
-        return cls(values, normalizer, count, kernel, _no_residual(values), _no_residual(normalizer))
+        return cls(values, normalizer, count, kernel, no_residual(values), no_residual(normalizer))
 
     def plus(
         self,
@@ -54,15 +55,16 @@ class KernelState:
         inplace: bool = False,
     ) -> "KernelState":
         """With the sums over further tokens added; ``inplace`` writes this state's own tensors."""
-        new_values, values_residual = _add(self.values, self.values_residual, values)
-        new_normalizer, normalizer_residual = _add(self.normalizer, self.normalizer_residual, normalizer)
-        new_count = self.count + count
-        new = KernelState(new_values, new_normalizer, new_count, self.kernel, values_residual, normalizer_residual)
-        if not inplace:
-            return new
-        for mine, theirs in zip(self._tensors().values(), new._tensors().values(), strict=True):
-            mine.copy_(theirs)
-        return self
+        with_values = add_exactly(self.values, self.values_residual, values, inplace=inplace)
+        with_normalizer = add_exactly(self.normalizer, self.normalizer_residual, normalizer, inplace=inplace)
+        if inplace:
+            self.count.add_(count)
+            return self
+        new_values, values_residual = with_values
+        new_normalizer, normalizer_residual = with_normalizer
+        return KernelState(
+            new_values, new_normalizer, self.count + count, self.kernel, values_residual, normalizer_residual
+        )
 
     def __repr__(self) -> str:
         shape, dtype, device = tuple(self.values.shape), self.values.dtype, self.values.device
@@ -182,22 +184,6 @@ def check_device(device: object) -> None:
     """TypeError for a dtype: a count, say, would not survive in another one."""
     if isinstance(device, torch.dtype):
         raise TypeError(f"device is {device}; a state's dtypes are what they are")
-
-
-def _no_residual(sums: Tensor) -> Tensor | None:
-    return None if sums.dtype == torch.float64 else torch.zeros_like(sums, dtype=torch.bfloat16)
-
-
-def _add(sums: Tensor, residual: Tensor | None, more: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The rounded sum and what rounding left over, both exact to the residual's 8 bits.
-
-    By way of float64 rather than by Kahan's four additions, which a compiler may reassociate away.
-    """
-    if residual is None:
-        return sums + more, None
-    exact = sums.double() + residual.double() + more.double()
-    rounded = exact.to(sums.dtype)
-    return rounded, (exact.detach() - rounded.detach().double()).to(residual.dtype)
 
 
 def _key(name: str) -> str:

@@ -46,3 +46,8 @@ def test_what_is_chosen(only: list[str], number: int) -> None:
 def test_what_no_run_has(only: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         select(CONFIGS, only)
+
+
+def test_where_nothing_is_trained_there_is_nothing_to_choose() -> None:
+    with pytest.raises(ValueError, match="only='stack=rebased' chooses among runs, and there are none"):
+        select(EXPERIMENTS["table4"].configs("small"), ["stack=rebased"])

@@ -67,6 +67,7 @@ def generate(
                 **tokens, max_new_tokens=max_new_tokens, streamer=streamer, pad_token_id=tokenizer.pad_token_id, **how
             )
     except KeyboardInterrupt:
+        print()  # after what was being written
         fail("stopped", status=STOPPED)
     except (ValueError, RuntimeError) as error:
         fail(error)

@@ -13,6 +13,8 @@ def select(configs: Sequence[RecallConfig], only: Sequence[str]) -> list[RecallC
 
     ValueError, listing what there is, for a field or a value that no run has.
     """
+    if only and not configs:
+        raise ValueError(f"only={only[0]!r} chooses among runs, and there are none")
     chosen = list(configs)
     for text in only:
         name, equals, listed = text.partition("=")

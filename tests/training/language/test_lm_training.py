@@ -217,7 +217,7 @@ def test_what_decays() -> None:
 def test_the_optimizer_is_what_was_asked_for(tmp_path: Path) -> None:
     asked = {"weight_decay": 0.3, "beta1": 0.8, "beta2": 0.7, "clip": 0.5, "learning_rate": 0.06}
     config = small_run(**asked)
-    layout, processes = make_layout(4, 2, seq_len=32, num_processes=1), current_processes()
+    layout, processes = make_layout(4, 2, seq_len=32, num_processes=1, device="cpu"), current_processes()
     arguments = training_arguments(config, small_options(), layout, processes, folder=tmp_path, device="cpu")
     model = RebasedForCausalLM(make_model_config(config, vocab_size=257))
     trainer = LanguageTrainer(config, keep=1, model=model, args=arguments)
@@ -364,12 +364,14 @@ def test_models_are_made_to_fit() -> None:
 
 
 def test_layouts() -> None:
-    whole = make_layout(1024, None, seq_len=4096, num_processes=8)
+    whole = make_layout(1024, None, seq_len=4096, num_processes=8, device="cuda")
     assert (whole.micro_batch, whole.accumulation) == (8, 16)
-    odd = make_layout(21, None, seq_len=8192, num_processes=1)
+    odd = make_layout(21, None, seq_len=8192, num_processes=1, device="cuda")
     assert (odd.micro_batch, odd.accumulation) == (3, 7)
+    on_a_cpu = make_layout(1024, None, seq_len=4096, num_processes=1, device="cpu")
+    assert (on_a_cpu.micro_batch, on_a_cpu.accumulation) == (1, 1024)
     with pytest.raises(ValueError, match="batch_size=10 must be divisible by the number of processes, 4"):
-        make_layout(10, None, seq_len=8, num_processes=4)
+        make_layout(10, None, seq_len=8, num_processes=4, device="cuda")
 
 
 # ---- The command ----

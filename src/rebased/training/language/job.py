@@ -52,7 +52,13 @@ def plan_job(config: LanguageRunConfig, corpus: Corpus, out: Path, options: RunO
     processes = current_processes()
     device = _checked_device(config, options, processes)
     check_training_packages(options)
-    layout = make_layout(config.batch_size, options.micro_batch, seq_len=config.seq_len, num_processes=processes.count)
+    layout = make_layout(
+        config.batch_size,
+        options.micro_batch,
+        seq_len=config.seq_len,
+        num_processes=processes.count,
+        device=device,
+    )
     model_config = make_model_config(config, vocab_size=corpus.vocab_size, end_of_text=corpus.end_of_text)
     model_config.fused_loss = options.fused_loss
     windows = Windows(corpus.split("train"), config.seq_len, crossing=config.crossing)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 __all__ = ["MICRO_BATCH_TOKENS", "Layout", "TrainingProcesses", "current_processes", "make_layout"]
 
-MICRO_BATCH_TOKENS = 32_768
-"""Of a micro-batch, unless its size is given: eight sequences of the paper's length."""
+MICRO_BATCH_TOKENS = {"cuda": 32_768, "cpu": 4_096}
+"""Of a micro-batch, unless its size is given: eight sequences of the paper's length, or one. A CPU is as fast with few,
+and eight of the paper's model take more memory than most have."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,15 @@ def current_processes() -> TrainingProcesses:
     return TrainingProcesses(rank, count, are_launched="RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
-def make_layout(batch_size: int, micro_batch: int | None, *, seq_len: int, num_processes: int) -> Layout:
+def make_layout(
+    batch_size: int, micro_batch: int | None, *, seq_len: int, num_processes: int, device: str
+) -> Layout:
     """ValueError for what does not divide."""
     if batch_size % num_processes:
         raise ValueError(f"batch_size={batch_size} must be divisible by the number of processes, {num_processes}")
     share = batch_size // num_processes
     if micro_batch is None:
-        fitting = max(1, min(share, MICRO_BATCH_TOKENS // seq_len))
+        fitting = max(1, min(share, MICRO_BATCH_TOKENS[device] // seq_len))
         micro_batch = next(size for size in range(fitting, 0, -1) if share % size == 0)
     if share % micro_batch:
         raise ValueError(f"micro_batch={micro_batch} must divide the sequences of a process in a step, {share}")

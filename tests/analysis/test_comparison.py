@@ -115,6 +115,14 @@ def test_learning_rates_are_chosen_by_other_seeds() -> None:
     assert one.effect == hedges_gz(chosen_a - chosen_b)
 
 
+def test_the_interval_is_of_the_same_alpha_as_the_verdict() -> None:
+    accuracies = table({"a": 0.3, "b": 0.27})
+    a, b = ([np.array([[accuracies[kernel, size, run]] for run in SEEDS]) for size in SIZES] for kernel in ("a", "b"))
+    (one,) = compare_kernels(accuracies, alpha=0.2)
+    assert one.interval == flip_interval(a, b, confidence=0.8)
+    assert one.interval != flip_interval(a, b)
+
+
 def test_only_learning_rates_that_both_have_count() -> None:
     """A rate that lacks a seed is left out, and a seed that then has none."""
     generator = np.random.default_rng(0)

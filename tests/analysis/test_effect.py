@@ -35,6 +35,16 @@ def test_dz_by_hand() -> None:
     assert cohens_dz(np.full(4, -0.1)) == -math.inf
 
 
+@pytest.mark.parametrize("scale", [1, 1e-5])
+def test_what_rounding_leaves_is_no_spread(scale: float) -> None:
+    """Differences of 0.1 and of 0.1 that are not the same number gave 2.8e15."""
+    differences = np.array([0.3, 0.4, 0.9, 0.7]) - np.array([0.2, 0.3, 0.8, 0.6])
+    assert np.ptp(differences) > 0
+    assert cohens_dz(scale * differences) == hedges_gz(scale * differences) == math.inf
+    assert cohens_dz(-scale * differences) == -math.inf
+    assert math.isfinite(cohens_dz(np.array([0.1, 0.1, 0.1 + 1e-6])))
+
+
 @pytest.mark.parametrize("degrees_of_freedom", [2, 4, 19, 500])
 def test_hedges_correction(degrees_of_freedom: int) -> None:
     """Cohen's d is too large by the mean of σ/s, which scipy's chi distribution gives."""

@@ -124,6 +124,14 @@ def test_flips_drawn_are_near_all_of_them() -> None:
     assert drawn == rate_flip_test(a, b, max_exact_blocks=0, num_flips=5000, seed=3)
 
 
+def test_of_flips_that_are_drawn_the_data_is_one() -> None:
+    """So p is never 0: of 30 runs far apart no flip that is drawn is as far."""
+    generator = np.random.default_rng(1)
+    a = tables(generator, [10] * 3, 2)
+    found = rate_flip_test(a, [table - 2 for table in a], max_exact_blocks=0, num_flips=99)
+    assert found.p_value == found.smallest_p == 1 / 100
+
+
 def test_many_seeds_of_a_size_are_drawn() -> None:
     generator = np.random.default_rng(1)
     a, b = tables(generator, [20], 2), tables(generator, [20], 2)

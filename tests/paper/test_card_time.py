@@ -39,3 +39,10 @@ def test_an_epoch_ends_when_the_next_begins() -> None:
     """Rounded to milliseconds they may overlap, and a group trains once all the same."""
     logs = {"a": [start("abc"), epoch(0, 8.001), epoch(8, 20)]}
     assert share_time(logs) == pytest.approx({"a": 20}, abs=0.01)
+
+
+def test_groups_have_shares_and_not_their_epochs() -> None:
+    """Two epochs of one overlap from 8 to 9, and it has half of that second, as the other group."""
+    logs = {"a": [start("abc"), epoch(0, 9), epoch(8, 20)], "b": [start("abc"), epoch(0, 20)]}
+    assert share_time(logs) == pytest.approx({"a": 10, "b": 10})
+    assert share_time({"a": logs["a"]}) == pytest.approx({"a": 20})

@@ -105,6 +105,48 @@ def test_only_what_compares_is_averaged(tmp_path: Path) -> None:
     assert {row[3].text for row in table.rows} == {"1", ""}
 
 
+def test_models_of_whose_training_nothing_is_known_are_not_compared(tmp_path: Path) -> None:
+    """Nor is anything said of the paper's claims."""
+    nothing = {"tokens": None, "training": None}
+    values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
+    runs = [run_of(model, seed, x, **nothing) for model, xs in values.items() for seed, x in enumerate(xs)]
+    claims = claims_of(tmp_path, {}, TABLE_2_TOKENS, runs)
+    assert [claim.verdict for claim in claims] == ["not run"] * 3
+    data = TABLE2.measure(Material(scale="smoke", runs=(), out=tmp_path, device="cpu"))
+    assert not [part for part in TABLE2.present(data).parts if isinstance(part, Table) and "pair" in part.header]
+
+
+@pytest.mark.parametrize(
+    ("models", "verdict"),
+    [
+        (("attention", "based", "rebased-small"), "not run"),
+        (("attention", "based", "rebased", "mamba"), "agrees"),
+        (("mamba", "attention-small", "based-small", "rebased-small"), "agrees"),
+    ],
+    ids=["one of another size", "a family that the paper lacks", "all of another size"],
+)
+def test_the_three_of_one_size_are_compared(models: Sequence[str], verdict: str, tmp_path: Path) -> None:
+    values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW, "mamba": LOW}
+    _, claim, _ = claims_of(tmp_path, {model: values[model.split("-")[0]] for model in models}, TABLE_2_TOKENS)
+    assert claim.verdict == verdict
+
+
+def test_models_that_were_trained_the_longest_are_compared(tmp_path: Path) -> None:
+    """Whichever comes first: the order of files is that of their names."""
+    for place, (first, second) in enumerate(((1, 4), (4, 1))):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        values = {"attention": HIGH, "based": MIDDLE, "rebased": LOW}
+        others = [
+            run_of(model, seed, x + 50, tokens=TABLE_2_TOKENS // second)
+            for model, xs in values.items()
+            for seed, x in enumerate(xs)
+        ]
+        claim, *_ = claims_of(folder, values, TABLE_2_TOKENS // first, others)
+        shift = 50 if second < first else 0
+        assert claim.ours.startswith(f"Perplexities are Attention {20.1 + shift:.2f} ± 0.10, Based {15.1 + shift:.2f} ")
+
+
 def test_one_run_twice_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"0\.json and .*1\.json are of the same model, seed and evaluation"):
         tables_of(tmp_path, RUN, RUN)

@@ -324,7 +324,11 @@ def test_figure9s_table_by_hand() -> None:
     [
         ([0.1], "With this one seed the least p that this test can give is 1: no difference can be shown at 0.05"),
         ([0.1] * 5, "With these 5 seeds the least p that this test can give is 0.062: no difference"),
-        ([0.1] * 5 + [0.0], "With these 6 seeds the least p that this test can give is 0.062: no difference"),
+        (
+            [0.1] * 5 + [0.0],
+            "A difference of the two is not shown by 6 seeds (p = 0.062; so few are not level that it cannot be less "
+            "than 0.062).",
+        ),
         ([0.1, 0.2, 0.1, 0.1, 0.2, 0.1], "A difference of the two is shown by 6 seeds (p = 0.031)."),
         ([0.1, -0.2, 0.1, -0.1, 0.2, 0.1], "A difference of the two is not shown by 6 seeds"),
     ],

@@ -10,14 +10,16 @@ from rebased.checks import check_integer
 
 __all__ = ["cliffs_delta", "cohens_dz", "hedges_correction", "hedges_gz"]
 
+_TIE = 1e-9  # Relative to the largest: differences have the rounding of what they are of, which may be far larger.
+
 
 def cohens_dz(differences: Float[np.ndarray, "n"]) -> float:
     """Mean of paired differences over their standard deviation (n - 1 below the root).
 
-    Equal differences have no spread: 0 if they are zero, otherwise infinite, with their sign.
+    Differences that are equal but for rounding have no spread: 0 if they are zero, otherwise infinite, with their sign.
     """
     differences = finite_vector("differences", differences, at_least=2)
-    if np.ptp(differences) == 0:
+    if np.ptp(differences) <= _TIE * np.abs(differences).max():
         return math.copysign(math.inf, differences[0]) if differences[0] else 0.0
     return float(differences.mean() / differences.std(ddof=1))
 

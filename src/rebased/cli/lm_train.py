@@ -39,7 +39,8 @@ def train(
         int, typer.Option(help="Sequences of a step, over all devices and micro-batches.")
     ] = _PAPER.batch_size,
     micro_batch: Annotated[
-        int | None, typer.Option(help="Sequences at a time on one device; by default what has 32,768 tokens, on a CPU 4,096.")
+        int | None,
+        typer.Option(help="Sequences at a time on one device; by default what has 32,768 tokens, on a CPU 4,096."),
     ] = None,
     steps: Annotated[int | None, typer.Option(help=f"Of the optimizer; {_PAPER.steps} by default.")] = None,
     tokens: Annotated[int | None, typer.Option(help="To train on, in place of --steps.")] = None,

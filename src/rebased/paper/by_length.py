@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ LENGTHS = {128: 16, 256: 64, 512: 128, 1024: 256, 2048: 512}
 """Table 5: pairs of key and value by length."""
 
 WIDTHS = [64, 128, 256, 512]
+_THE_PAPERS = set(product(LENGTHS, WIDTHS))
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": SMOKE | {"lengths": {16: 2, 32: 4}, "d_model": [16, 24], "learning_rate": 1e-2, "seed": 42},
@@ -127,13 +129,17 @@ class InCells:
     gains: tuple[float, ...]
     num_left_out: int = 0
     """Cells that both have, with other learning rates or seeds: the best of more is the higher for that alone."""
+    num_of_the_papers: int = 0
+    """Of its lengths and widths, so many are compared."""
 
     @property
     def verdict(self) -> str:
-        """Of the claim that the one is better."""
+        """Of the claim that the one is better, which is one of all the paper's lengths and widths."""
         if self._test.p_value >= ALPHA:
             return "not shown"
-        return "agrees" if self._test.mean_difference > 0 else "differs"
+        if self._test.mean_difference < 0:
+            return "differs"
+        return "agrees" if self.num_of_the_papers == len(_THE_PAPERS) else "in part"
 
     @property
     def text(self) -> str:
@@ -147,8 +153,8 @@ class InCells:
         if self.num_left_out:
             said = f"without {self.num_left_out} cells of other learning rates or seeds, {said}"
         if test.smallest_p >= ALPHA:
-            return f"{said}; so few that are not level cannot give less than {test.smallest_p:.2g})."
-        return f"{said})."
+            said += f"; so few that are not level cannot give less than {test.smallest_p:.2g}"
+        return f"{said}). Of the paper's {len(_THE_PAPERS)} lengths and widths {self.num_of_the_papers} are compared."
 
     @cached_property
     def _test(self) -> SignFlip:
@@ -167,7 +173,8 @@ def compare_in_cells(cells: Sequence[Data], one: str, other: str) -> InCells | N
     alike = [(mine, theirs) for mine, theirs in pairs if _runs_of(mine) == _runs_of(theirs)]
     # Rounded: means of the same numbers in another order are level.
     gains = tuple(round(_capped_mean(mine) - _capped_mean(theirs), 9) for mine, theirs in alike)
-    return InCells(gains, len(pairs) - len(alike)) if gains else None
+    places = {(mine["seq_len"], mine["d_model"]) for mine, _ in alike}
+    return InCells(gains, len(pairs) - len(alike), len(places & _THE_PAPERS)) if gains else None
 
 
 def _runs_of(cell: Data) -> set[tuple[str, str]]:

@@ -41,35 +41,43 @@ def _measure_table9(material: Material) -> Data:
     return {name: count_parameters(preset(f"lm-{name}")) for name in TABLE_9}
 
 
-def _compared(count: int, known: int) -> Cell:
+def _compared(count: int, known: int, length: int | None = None) -> Cell:
+    """``length`` of the position table, where it is not the paper's but ours."""
+    text = f"{count:,}" if length is None else f"{count:,} [{length}]"
     if count == known:
-        return Cell(f"{count:,}", note="as in the paper")
-    return Cell(f"{count:,} (the paper: {known:,})", "higher" if count > known else "lower")
+        return Cell(text, note="as in the paper")
+    return Cell(f"{text} (the paper: {known:,})", "higher" if count > known else "lower")
 
 
 def _present_table4(data: Data) -> Section:
     widths = list(TABLE_4["attention"])
     rows: list[list[Cell | str]] = [
-        [_NAMES[stack], *(_compared(data[stack][str(width)], TABLE_4[stack][width][0]) for width in widths)]
+        [_NAMES[stack], *(_compared(data[stack][str(width)], *TABLE_4[stack][width]) for width in widths)]
         for stack in TABLE_4
     ]
     equal = [data[stack][str(width)] == TABLE_4[stack][width][0] for stack in TABLE_4 for width in widths]
     header = ["model", *(f"d = {width}" for width in widths)]
     title = "Table 4: parameters of the recall models"
-    return Section(title, (_agreement(equal), Table.of("parameters", header, rows)), (_claim("recall", equal),))
+    table = Table.of("parameters, in brackets the length of the position table", header, rows)
+    lengths = [length for row in TABLE_4.values() for _, length in row.values()]
+    agreement = (
+        f"{_agreement(equal)} The paper does not say for which length of the position table: those here, "
+        f"{min(lengths)} to {max(lengths)}, were chosen cell by cell so that the count fits."
+    )
+    return Section(title, (agreement, table), (_claim("recall", equal, agreement),))
 
 
 def _present_table9(data: Data) -> Section:
     rows: list[list[Cell | str]] = [[_NAMES[name], _compared(data[name], known)] for name, known in TABLE_9.items()]
     equal = [data[name] == known for name, known in TABLE_9.items()]
     parts = _agreement(equal), Table.of("parameters", ("model", "parameters"), rows)
-    return Section("Table 9: parameters of the language models", parts, (_claim("language", equal),))
+    return Section("Table 9: parameters of the language models", parts, (_claim("language", equal, parts[0]),))
 
 
-def _claim(kind: str, equal: Sequence[bool]) -> Claim:
+def _claim(kind: str, equal: Sequence[bool], ours: str) -> Claim:
     theirs = f"The {kind} models have the numbers of parameters that are printed."
     verdict = "agrees" if all(equal) else "in part" if any(equal) else "differs"
-    return Claim(theirs, _agreement(equal), verdict)
+    return Claim(theirs, ours, verdict)
 
 
 def _agreement(equal: Sequence[bool]) -> str:

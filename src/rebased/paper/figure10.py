@@ -136,6 +136,7 @@ def _gap_to_decay(runs: Sequence[Data]) -> str:
 def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
     widest = max(run["d_model"] for run in runs)
     chosen = [run for run in runs if run["d_model"] == widest]
+    unless = " where nothing else is said; dots are where runs ended" if controls else "; dots are where runs ended"
     return [
         "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
         f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length (dotted). "
@@ -143,7 +144,7 @@ def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
         f"{', and of the run without weight decay' if controls else ''}.",
         _decay(runs),
         _table(_CAPTION, runs),
-        Picture("figure10", _draw(chosen, controls), f"Figure 10: γ and β over epochs, d = {widest}"),
+        Picture("figure10", _draw(chosen, controls), f"Figure 10: γ and β over epochs, d = {widest}{unless}"),
     ]
 
 
@@ -244,7 +245,8 @@ def _draw_run(panel: Any, run: Data, name: str, colour: str, label: str) -> None
     moments = [[np.nan if x is None else x for x in pair] for pair in run["watched"][name]]
     mean, sd = np.array([[float(name in GAMMAS), 0.0], *moments]).T
     epochs = [0, *run["epochs"]]
-    panel.plot(epochs, mean, color=colour, label=label)
+    above = 3 - len(epochs) / 1000  # short runs would vanish under long ones
+    panel.plot(epochs, mean, color=colour, label=label, marker=".", markevery=[-1], zorder=above)
     panel.fill_between(epochs, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
 
 

@@ -107,11 +107,10 @@ def draw(curves: Sequence[Curve]) -> "Figure":
             axes.annotate(
                 f"Based never\nfalls below {least:.2g}",
                 (at, least),
-                xytext=(at - 1.1, least + 1.7),
+                xytext=(at - 2.1, least + 0.4),  # under Based's own curve, where no other is
                 fontsize="small",
                 color=_COLOURS["based"],
                 ha="center",
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
                 arrowprops={"arrowstyle": "-", "color": _COLOURS["based"], "shrinkB": 4},
             )
     axes.axhline(0, color="#3b3b3b", linewidth=0.8, zorder=0)

@@ -4,8 +4,8 @@ from typing import Any
 
 from rebased.analysis.pages import Section
 from rebased.paper.by_length import accuracy_tables, claim_in_cells, grids, measure, picture, what_is_missing
+from rebased.paper.code_versions import versions_text
 from rebased.paper.experiment import Data, Experiment
-from rebased.paper.recall_cells import versions_text
 
 __all__ = ["FIGURE7"]
 

@@ -1,6 +1,7 @@
 """Table 1's kernels compared in pairs, to be read: which is better, by three outcomes, and how sure that is."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -9,9 +10,9 @@ from rebased.analysis.pages import Cell, Table
 from rebased.paper.ablation import KERNELS, STUCK
 from rebased.paper.experiment import Data
 from rebased.paper.recall_cells import listed
-from rebased.paper.recipes import ALPHA
+from rebased.paper.recipes import ALPHA, least_p
 
-__all__ = ["ABOUT_PAIRS", "can_show", "pairs_parts", "winner"]
+__all__ = ["ABOUT_PAIRS", "can_show", "corrected_together", "is_level", "pairs_parts", "winner"]
 
 ABOUT_PAIRS = (
     "Kernels are compared in pairs, over the widths and seeds that both have, by a sign-flip test of all flips with "
@@ -23,9 +24,26 @@ ABOUT_PAIRS = (
 )
 
 
-def can_show(comparisons: Data) -> bool:
-    """Whether any pair could be shown to differ: Holm multiplies the least p by the number of pairs."""
-    return any(each["smallest_p"] * len(outcome) < ALPHA for outcome in comparisons.values() for each in outcome)
+def can_show(tests: Sequence[Data]) -> bool:
+    """Whether any pair has so many runs that it could be shown to differ: Holm multiplies the least p by all tests."""
+    return any(least_p(each["num_runs"]) * len(tests) < ALPHA for each in tests)
+
+
+def is_level(comparison: Data) -> bool:
+    """Whether there are runs enough, but so many of them level that the others cannot show a difference."""
+    return bool(least_p(comparison["num_runs"]) < ALPHA <= comparison["smallest_p"])
+
+
+def corrected_together(comparisons: Data) -> Data:
+    """With Holm's correction for the tests of all outcomes: three outcomes are three chances."""
+    tests = list(chain.from_iterable(comparisons.values()))
+    adjusted = iter(holm(np.array([each["p_value"] for each in tests])).tolist() if tests else ())
+    return {name: [_corrected(each, next(adjusted)) for each in outcome] for name, outcome in comparisons.items()}
+
+
+def _corrected(comparison: Data, adjusted_p: float) -> Data:
+    verdict = comparison["verdict"] if adjusted_p < ALPHA else "no difference shown"
+    return comparison | {"adjusted_p": adjusted_p, "verdict": verdict}
 
 
 def winner(comparison: Data) -> str | None:
@@ -36,17 +54,24 @@ def winner(comparison: Data) -> str | None:
 def pairs_parts(length: int, comparisons: Data) -> list[Table | str]:
     if not comparisons["tuned"]:
         return []
-    if not can_show(comparisons):
-        least = min(each["smallest_p"] for outcome in comparisons.values() for each in outcome)
+    if not any(map(can_show, comparisons.values())):
         most = max(each["num_runs"] for each in comparisons["tuned"])
         pairs = len(comparisons["tuned"])
         corrected = f", to be corrected for {pairs} pairs" if pairs > 1 else ""
         return [
             f"Kernels of {length} tokens are not compared: they share no more than {most} of widths × seeds, of which "
-            f"the least p that the test can give is {least:.2g}{corrected}. No difference can be shown at {ALPHA}, "
-            "however large."
+            f"the least p that the test can give is {least_p(most):.2g}{corrected}. No difference can be shown at "
+            f"{ALPHA}, however large."
         ]
-    return [_pairs_table(length, comparisons["tuned"]), _other_pairs_table(length, comparisons), _in_all(comparisons)]
+    said = " ".join(filter(None, (_levels(comparisons["tuned"]), _in_all(comparisons))))
+    return [_pairs_table(length, comparisons["tuned"]), _other_pairs_table(length, comparisons), said]
+
+
+def _levels(comparisons: Sequence[Data]) -> str:
+    pairs = [_pair(each) for each in comparisons if is_level(each)]
+    if not pairs:
+        return ""
+    return f"At chosen rates so many runs are level that no difference can be shown of {listed(pairs)}."
 
 
 def _pairs_table(length: int, comparisons: Sequence[Data]) -> Table:
@@ -89,17 +114,13 @@ def _other_pairs_table(length: int, comparisons: Data) -> Table:
 
 
 def _in_all(comparisons: Data) -> str:
-    """Three outcomes are three chances: what is left of the first where all of their tests count."""
-    tests = [(name, each) for name, outcome in comparisons.items() for each in outcome]
-    adjusted = holm(np.array([each["p_value"] for _, each in tests]))
-    left = [
-        f"{_pair(each)} ({p:.2g})"
-        for (name, each), p in zip(tests, adjusted, strict=True)
-        if name == "tuned" and p < ALPHA
-    ]
+    """What is left of the first outcome where the tests of all three count."""
+    corrected = corrected_together(comparisons)
+    left = [f"{_pair(each)} ({each['adjusted_p']:.2g})" for each in corrected["tuned"] if winner(each) is not None]
+    num_tests = sum(map(len, corrected.values()))
     return (
         "The two other outcomes depend on which learning rates were tried, and were chosen when most of this project's "
-        f"own runs had been seen. Corrected for all {len(tests)} tests of the three outcomes, differences at chosen "
+        f"own runs had been seen. Corrected for all {num_tests} tests of the three outcomes, differences at chosen "
         f"rates are shown of {listed(left) if left else 'no pair'}."
     )
 

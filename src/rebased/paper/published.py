@@ -76,7 +76,8 @@ TABLE_4: dict[str, dict[int, tuple[int, int]]] = {
     "based": {64: (577_984, 256), 128: (1_179_520, 256), 256: (2_459_392, 256), 512: (5_307_904, 256)},
     "rebased": {64: (578_752, 256), 128: (1_180_288, 256), 256: (2_460_160, 256), 512: (5_308_672, 256)},
 }
-"""Parameters, and the length of the position table with which they are met, by stack and d_model."""
+"""Parameters by stack and d_model, each with a length of the position table that was chosen so that they are met: the
+paper does not have it."""
 
 TABLE_9 = {"attention": 126_807_552, "based": 156_955_392, "rebased": 156_992_256}
 

@@ -42,13 +42,18 @@ class Gap:
         return self.ours is not None and _are_apart(*self.ours)
 
     @property
+    def is_reversed(self) -> bool:
+        """They are apart, and the paper's higher one is the lower."""
+        return self.ours is not None and _are_apart(*reversed(self.ours))
+
+    @property
     def is_shown(self) -> bool:
         """Whether the test tells our means apart, the higher one being the paper's higher one."""
         return self.ours is not None and self.adjusted_p < ALPHA and self.ours[0][0] > self.ours[1][0]
 
     @property
     def is_opposite(self) -> bool:
-        """The same the other way round."""
+        """The test tells them apart the other way round."""
         return self.ours is not None and self.adjusted_p < ALPHA and self.ours[0][0] < self.ours[1][0]
 
 

@@ -1,7 +1,7 @@
 """What recall runs come to, cell by cell: the numbers that tables and figures about accuracy are made of."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from rebased.analysis.summary import CellSummary, summarize
 from rebased.paper.experiment import Data
 from rebased.runs import Run
 
-__all__ = ["describe_cells", "listed", "over_seeds", "seeds_text", "spread_text", "versions_text"]
+__all__ = ["describe_cells", "listed", "over_seeds", "seeds_text", "spread_text"]
 
 MIN_FOR_INTERVAL = 5
 """Of fewer values an interval by bootstrap is little more than the least and the greatest: of two it covers half."""
@@ -65,25 +65,6 @@ def seeds_text(counts: Iterable[int]) -> str:
     least, most = min(numbers := list(counts)), max(numbers)
     spanned = f"{most}" if least == most else f"{least} to {most}"
     return f"{spanned} {'seed' if most == 1 else 'seeds'}"
-
-
-def versions_text(cells: Sequence[Data], names: Mapping[str, str]) -> str:
-    """Which stack's runs were made by which versions of the code; nothing if all were by one."""
-    by_stack = {stack: [cell.get("versions", ()) for cell in cells if cell["stack"] == stack] for stack in names}
-    numbers: dict[str, int] = {}
-    for version in (version for found in by_stack.values() for each in found for version in each):
-        numbers.setdefault(version, len(numbers) + 1)
-    if len(numbers) < 2:
-        return ""
-    said = [
-        f"{names[stack]} by {listed(sorted({numbers[version] for each in found for version in each}))}"
-        for stack, found in by_stack.items()
-        if found
-    ]
-    return (
-        f"These runs were made by {len(numbers)} versions of the code: {'; '.join(said)}. What two models without a "
-        "version in common differ in may be that of the versions."
-    )
 
 
 def listed(values: Iterable[object]) -> str:

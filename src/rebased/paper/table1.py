@@ -10,12 +10,13 @@ from rebased.analysis.pages import Cell, Picture, Section, Table
 from rebased.analysis.welch import welch_p
 from rebased.paper.ablation import GRIDS, KERNELS, STUCK, measure
 from rebased.paper.ablation_claims import ablation_claims
+from rebased.paper.code_versions import versions_text
 from rebased.paper.experiment import Data, Experiment
 from rebased.paper.figures import COLOURS, new_figure, tidy
 from rebased.paper.kernel_pairs import ABOUT_PAIRS, can_show, pairs_parts
 from rebased.paper.published import TABLE_1, TABLE_1_MEANS, TABLE_1_SEEDS
 from rebased.paper.published_gaps import gaps_table
-from rebased.paper.recall_cells import seeds_text, spread_text, versions_text
+from rebased.paper.recall_cells import seeds_text, spread_text
 from rebased.paper.recipes import ALPHA, PAPER
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def present(data: Data) -> Section:
         "more, a bootstrap interval of the mean in brackets." + _beside_the_paper(data["cells"])
     ]
     parts += filter(None, (_in_all_cells(data["cells"]), versions_text(data["cells"], KERNELS)))
-    if any(map(can_show, data["comparisons"].values())):
+    if any(can_show(tests) for outcomes in data["comparisons"].values() for tests in outcomes.values()):
         parts.append(ABOUT_PAIRS)
     for length in lengths:
         cells = {(cell["stack"], cell["d_model"]): cell for cell in data["cells"] if cell["seq_len"] == length}
@@ -89,8 +90,8 @@ def _in_all_cells(cells: Sequence[Data]) -> str:
     )
     marked, below = (f"{count} {'is' if count == 1 else 'are'}" for count in (num_marked, num_below))
     return (
-        f"Of {len(found)} cells {marked} marked; of so many about {ALPHA * len(found):.1f} would be if none differed. "
-        f"{below} below the paper's; the mean difference is {statistics.fmean(found):+.2f}: {by_kernel}."
+        f"Of {len(found)} cells {marked} marked; of so many about {ALPHA * len(found):.1f} at most would be if none "
+        f"differed. {below} below the paper's; the mean difference is {statistics.fmean(found):+.2f}: {by_kernel}."
     )
 
 

@@ -15,7 +15,7 @@ from rebased.paper.map_pictures import draw_maps
 from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
 from rebased.paper.published import TABLE_3
 from rebased.paper.recall_cells import listed, over_seeds, seeds_text, spread_text
-from rebased.paper.recipes import ALPHA
+from rebased.paper.recipes import ALPHA, least_p
 from rebased.runs import Run
 
 __all__ = ["MEASURES", "NUM_EXAMPLES", "TABLE3"]
@@ -237,14 +237,16 @@ def _what_it_says(difference: Data, unit: str = "seed") -> str:
     count, found = len(difference["seeds"]), difference["iou"]
     published = TABLE_3["rebased"][0] - TABLE_3["based"][0]
     said = f"In the paper ReBased's IoU is {published:.3f} above Based's; here the difference is {found['mean']:+.3f}"
-    if found["smallest_p"] >= ALPHA:
+    if least_p(count) >= ALPHA:
         seeds = f"this one {unit}" if count == 1 else f"these {count} {_plural(unit)}"
         return (
-            f"{said}. With {seeds} the least p that this test can give is {found['smallest_p']:.2g}: no difference can "
+            f"{said}. With {seeds} the least p that this test can give is {least_p(count):.2g}: no difference can "
             f"be shown at {ALPHA}, however large."
         )
     verdict = "is shown" if found["p_value"] < ALPHA else "is not shown"
-    return f"{said}. A difference of the two {verdict} by {count} {_plural(unit)} (p = {found['p_value']:.2g})."
+    level = f"; so few are not level that it cannot be less than {found['smallest_p']:.2g}"
+    p = f"p = {found['p_value']:.2g}{level if found['smallest_p'] >= ALPHA else ''}"
+    return f"{said}. A difference of the two {verdict} by {count} {_plural(unit)} ({p})."
 
 
 def _plural(unit: str) -> str:

@@ -38,9 +38,7 @@ def current_processes() -> TrainingProcesses:
     return TrainingProcesses(rank, count, are_launched="RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
-def make_layout(
-    batch_size: int, micro_batch: int | None, *, seq_len: int, num_processes: int, device: str
-) -> Layout:
+def make_layout(batch_size: int, micro_batch: int | None, *, seq_len: int, num_processes: int, device: str) -> Layout:
     """ValueError for what does not divide."""
     if batch_size % num_processes:
         raise ValueError(f"batch_size={batch_size} must be divisible by the number of processes, {num_processes}")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rebased.analysis.holm import holm
-from rebased.bench import OpsBenchResult
+from rebased.bench import DecodeBenchResult, OpsBenchResult
 from rebased.bench.lm_generate_results import GenerateBenchResult
 from rebased.bench.lm_train_results import TrainBenchResult
 from rebased.layers import KERNELS, MIXERS
@@ -70,6 +70,18 @@ def test_the_readme_quotes_its_benchmark() -> None:
             assert quoted[1] == f"{sdpa.timing.median_seconds * 1e3:.0f} ms"
             assert quoted[2] == f"{chunked.speedup_over_sdpa:.1f}×"
             assert quoted[4] == f"{(sdpa.peak_bytes or 0) / 2**20:.0f} MiB"
+
+
+def test_the_readme_quotes_decoding_on_a_cpu() -> None:
+    result = DecodeBenchResult.from_json(json.loads((ROOT / "benchmarks" / "decode-cpu.json").read_text()))
+    found = {each.context: each.timing for each in result.measurements}
+    state, *others = (timing.median_seconds * 1e3 for timing in found.values() if timing is not None)
+    said = (
+        "a token takes {:.1f} ms whatever came before it. SDPA with a cache, 12 heads of 64, takes {:.1f} ms after 64 "
+        "tokens, {:.1f} ms after 2048 and {:.1f} ms after 8192"
+    )
+    assert list(found) == [None, 64, 2048, 8192]
+    assert said.format(state, *others) in prose("README.md")
 
 
 def test_the_readme_quotes_its_gpu_benchmark() -> None:

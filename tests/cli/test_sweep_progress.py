@@ -49,10 +49,10 @@ def test_lines() -> None:
     lines = told(terminal=False).splitlines()
     assert lines[0] == "5 runs, 1 finished; 3 groups to train"
     assert lines[1] == "a begins"
-    assert lines[2].startswith("a epoch 1/4, at most 0:00:00 left, loss from 0.5, accuracy 0.000 (diverged) 0.250")
+    assert lines[2].startswith("a epoch 1/4, at most 0:00:00 left, least loss 0.5, accuracy 0.250 0.000 (diverged)")
     assert lines[3] == "a failed: its worker died; it is tried again"
     assert lines[4] == "a goes on after epoch 1"
-    assert lines[5].endswith("accuracy 0.993 (reached)")
+    assert lines[5].endswith("accuracy 0.993 (reached) -")
     assert lines[6:] == [
         "a is finished",
         "b failed: ValueError: wrong; the traceback is in groups/b/error.txt",
@@ -65,7 +65,7 @@ def test_a_line_of_runs_that_have_all_diverged() -> None:
     lines = SweepLines(console)
     lines(Started("a", ("r0",), 0, 4, {}))
     lines(EpochEnded("a", 1, {0: record(1, 0.0, "diverged")}))
-    assert console.file.getvalue().endswith("loss from nan, accuracy 0.000 (diverged)\n")
+    assert console.file.getvalue().endswith("least loss nan, accuracy 0.000 (diverged)\n")
 
 
 def test_bars() -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rebased.cli.console import print_text
 from rebased.cli.numbers import clock, count
 from rebased.training.events import Elsewhere, EpochEnded, Event, Failed, Finished, Planned, Started, Stepped
+from rebased.training.replicas import Record
 
 __all__ = ["SweepLines", "describe_elsewhere", "describe_failure", "describe_plan"]
 
@@ -78,15 +79,18 @@ class SweepLines:
         seconds = (time.monotonic() - since) / (event.epoch - started.epoch) * (started.epochs - event.epoch)
         records = event.records.values()
         loss = min((record.loss for record in records if math.isfinite(record.loss)), default=math.nan)
-        accuracies = " ".join(f"{record.accuracy:.3f}{_mark(record.finished)}" for record in records)
+        accuracies = " ".join(_accuracy(event.records.get(index)) for index in range(len(started.run_names)))
         return (
             f"{event.group} epoch {event.epoch}/{started.epochs}, at most {clock(seconds)} left, "
-            f"loss from {loss:.3g}, accuracy {accuracies}"
+            f"least loss {loss:.3g}, accuracy {accuracies}"
         )
 
     def _say(self, line: str) -> None:
         print_text(line, self._console)
 
 
-def _mark(finished: str | None) -> str:
-    return "" if finished is None else f" ({finished})"
+def _accuracy(record: Record | None) -> str:
+    """Each run keeps its place in the line; of one that has ended before, the line of that epoch tells."""
+    if record is None:
+        return "-"
+    return f"{record.accuracy:.3f}" + ("" if record.finished is None else f" ({record.finished})")

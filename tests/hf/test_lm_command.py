@@ -1,9 +1,7 @@
 """`rebased lm generate` with a model on disk."""
 
-import contextlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from test_ecosystem import make_tokenizer
 from typer.testing import CliRunner
 
+from current_device import watch_current
 from rebased.cli.app import app
 from rebased.hf import RebasedForCausalLM
 
@@ -39,15 +38,7 @@ def test_goes_on_from_a_prompt(saved: Path) -> None:
 
 def test_the_device_asked_for_is_the_current_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton launches on torch's current GPU: with --device cuda:1, on another one than the tensors'."""
-    entered, seen = list[str](), list[str]()
-
-    @contextlib.contextmanager
-    def current(device: str) -> Iterator[None]:
-        entered.append(device)
-        yield
-        entered.pop()
-
-    monkeypatch.setattr("rebased.cli.lm_generate.current", current)
+    entered, seen = watch_current(monkeypatch, "rebased.cli.lm_generate.current"), list[str]()
     monkeypatch.setattr(RebasedForCausalLM, "generate", lambda *_, **__: seen.extend(entered))
     status, said = run(str(saved), "the cat", "--max-new-tokens", "5")
     assert status == 0, said

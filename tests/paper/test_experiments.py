@@ -1,15 +1,14 @@
 """What all tables and figures have in common: grids, findings, and that they run."""
 
-import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from paper_cases import make_run, tiny
 
+from current_device import watch_current
 from rebased.analysis.pages import Section, Table
 from rebased.models import STACKS
 from rebased.paper.conduct import conduct, sweep_folder
@@ -55,15 +54,7 @@ def test_table_1_is_the_papers() -> None:
 
 def test_the_device_asked_for_is_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton launches on torch's current GPU: measured on cuda:1, on another one than the tensors'."""
-    entered, seen = list[str](), list[str]()
-
-    @contextlib.contextmanager
-    def current(device: str) -> Iterator[None]:
-        entered.append(device)
-        yield
-        entered.pop()
-
-    monkeypatch.setattr("rebased.paper.experiment.current", current)
+    entered, seen = watch_current(monkeypatch, "rebased.paper.experiment.current"), list[str]()
     measured = replace(EXPERIMENTS["figure2"], measure=lambda material: {"seen": seen.extend(entered)})
     conduct(measured, "smoke", tmp_path, None, device="cuda:1", report=lambda event: None)
     assert (seen, entered) == (["cuda:1"], [])

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from rebased.analysis.checks import check_seed, finite_vector, group_codes
 from rebased.checks import check_integer
 
-__all__ = ["MAX_EXACT_BLOCKS", "SignFlip", "count_as_far", "sign_flip_test"]
+__all__ = ["MAX_EXACT_BLOCKS", "SignFlip", "count_as_far", "least_p", "sign_flip_test"]
 
 MAX_EXACT_BLOCKS = 32
 """Up to so many blocks all flips are counted: 2^32, as pairs of two halves of 2^16 each."""
@@ -35,7 +35,12 @@ class SignFlip:
     @property
     def smallest_p(self) -> float:
         """The least p that so many flips can give: above alpha, no data could have shown a difference."""
-        return min(1.0, 2 / self.num_flips) if self.exact else 1 / (1 + self.num_flips)
+        return least_p(self.num_blocks) if self.exact else 1 / (1 + self.num_flips)
+
+
+def least_p(num_blocks: int) -> float:
+    """Of a test that counts all flips of so many blocks, if none of them sums to zero."""
+    return min(1.0, 2 / 2**num_blocks)
 
 
 def sign_flip_test(

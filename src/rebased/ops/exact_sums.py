@@ -27,7 +27,7 @@ def add_exactly(
     """
     if residual is None:
         return (sums.add_(more) if inplace else sums + more), None
-    if more.shape == sums.shape and all(map(_is_plain, (sums, residual, more))):
+    if all(map(_is_plain, (sums, residual, more))) and more.shape == sums.shape:
         into = (sums, residual) if inplace else (torch.empty_like(sums), torch.empty_like(residual))
         return _by_blocks(sums, residual, more, *into)
     exact = sums.double() + residual.double() + more.double()

@@ -136,7 +136,7 @@ def _gap_to_decay(runs: Sequence[Data]) -> str:
 def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
     widest = max(run["d_model"] for run in runs)
     chosen = [run for run in runs if run["d_model"] == widest]
-    unless = " where nothing else is said; dots are where runs ended" if controls else "; dots are where runs ended"
+    where = f"d = {widest}{' where nothing else is said' if controls else ''}"
     return [
         "Mean and standard deviation over a layer's features, after every epoch; γ starts at 1 and β at 0. The paper "
         f"finds that γ settles near {FIGURE_10['gamma']} and β near {FIGURE_10['beta']:g} at every length (dotted). "
@@ -144,7 +144,9 @@ def _by_recipe(runs: Sequence[Data], controls: Sequence[Data]) -> list[Any]:
         f"{', and of the run without weight decay' if controls else ''}.",
         _decay(runs),
         _table(_CAPTION, runs),
-        Picture("figure10", _draw(chosen, controls), f"Figure 10: γ and β over epochs, d = {widest}{unless}"),
+        Picture(
+            "figure10", _draw(chosen, controls), f"Figure 10: γ and β over epochs, {where}; dots are where runs ended"
+        ),
     ]
 
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from rebased.analysis.holm import holm
 from rebased.analysis.pages import Cell, Table
+from rebased.analysis.sign_flip import least_p
 from rebased.paper.ablation import KERNELS, STUCK
 from rebased.paper.experiment import Data
 from rebased.paper.recall_cells import listed
-from rebased.paper.recipes import ALPHA, least_p
+from rebased.paper.recipes import ALPHA
 
 __all__ = ["ABOUT_PAIRS", "can_show", "corrected_together", "is_level", "pairs_parts", "winner"]
 

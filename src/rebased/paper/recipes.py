@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["ALPHA", "PAPER", "SMOKE", "least_p"]
+__all__ = ["ALPHA", "PAPER", "SMOKE"]
 
 ALPHA = 0.05
 """A difference is shown where a test's p-value is below this."""
@@ -22,8 +22,3 @@ SMOKE: dict[str, Any] = {
     "dtype": "float32",
 }
 """Some seconds on a CPU."""
-
-
-def least_p(num_pairs: int) -> float:
-    """Of a sign-flip test of so many pairs, if none of them is level."""
-    return min(1.0, 2 / 2**num_pairs)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rebased.analysis.holm import holm
 from rebased.analysis.pages import Cell, Claim, Picture, Section, Table
-from rebased.analysis.sign_flip import sign_flip_test
+from rebased.analysis.sign_flip import least_p, sign_flip_test
 from rebased.analysis.welch import welch_p
 from rebased.paper.experiment import Data, Experiment, Material
 from rebased.paper.map_measures import measure_maps, show_maps
@@ -15,7 +15,7 @@ from rebased.paper.map_pictures import draw_maps
 from rebased.paper.map_runs import GRIDS, MODELS, best_runs, fingerprint, kept_runs, load_model, of_widest
 from rebased.paper.published import TABLE_3
 from rebased.paper.recall_cells import listed, over_seeds, seeds_text, spread_text
-from rebased.paper.recipes import ALPHA, least_p
+from rebased.paper.recipes import ALPHA
 from rebased.runs import Run
 
 __all__ = ["MEASURES", "NUM_EXAMPLES", "TABLE3"]

@@ -77,15 +77,20 @@ def extend_plan(
     unfinished = {name: config for name, config in wanted.items() if not folder.has_finished(config)}
     # Not under the lock: this may take minutes, for which others would have no patience.
     new = _by_cell(_unplanned(unfinished, read_plan(folder)))
-    at_most = -(-sum(map(len, new.values())) // num_workers)
+    at_most = _share(sum(map(len, new.values())), num_workers)
     found = {cell: fitting(alike[0], min(len(alike), at_most)) for cell, alike in new.items()}
     with locked(folder.lock, f"the plan of {folder.path}"):
         groups = read_plan(folder)
         left = _unplanned(unfinished, groups)  # others may have planned some meanwhile
         if left:
-            groups += _grouped(left, found, at_most=-(-len(left) // num_workers))
+            groups += _grouped(left, found, at_most=_share(len(left), num_workers))
             write_json(folder.plan, {"groups": [group.to_dict() for group in groups]})
     return [group for group in groups if not wanted.keys().isdisjoint(group.run_names)]
+
+
+def _share(num_runs: int, num_workers: int) -> int:
+    """A worker's, rounded up."""
+    return -(-num_runs // num_workers)
 
 
 def _unplanned(configs: dict[str, RecallConfig], groups: Iterable[Group]) -> list[RecallConfig]:

@@ -139,8 +139,8 @@ class _Plan:
         fits = M % width == 0
         whole = fits and padded == N and T % tile.steps == 0
         words = {name: _word(x, tile.outer) if fits else 1 for name, x in rows.items()}
-        dt_word = min(word for name, word in words.items() if name in ("DT", "DDT"))
-        x_word = min(word for name, word in words.items() if name not in ("DT", "DDT"))
+        dt_word = min(words.pop(name) for name in ("DT", "DDT") if name in words)
+        x_word = min(words.values())
         times = tuple((f"{name}_TIME", x.stride(1)) for name, x in (rows | columns).items())
         sizes = ("BLOCKS", self.num_blocks), ("M", M), ("N", N), ("NP", padded), ("LANES", lanes), ("CHUNK", chunk)
         steps = ("OUTER", tile.outer), ("STEPS", tile.steps), ("WHOLE", whole)

@@ -120,11 +120,19 @@ def test_one_run_that_learns_refutes_that_all_fail(accuracy: float, verdict: str
     )
 
 
+def test_cells_between_learned_and_failed_are_neither() -> None:
+    runs = [make_run("rwkv", accuracy, d_model=width) for accuracy, width in ((0.49, 64), (0.5, 128), (0.9, 256))]
+    assert claims_of(FIGURE1, *runs)["RWKV fails"].ours.startswith(
+        "RWKV has runs that reach 0.9 in 1 of 3 cells, and in 1 none that reaches 0.5; its best run has 0.90, at 256 "
+    )
+
+
 def test_an_initialisation_that_the_paper_does_not_have_refutes_nothing_of_its_own() -> None:
     """What it reaches is said."""
     own = make_run("mamba", 0.95, d_model=64)
     beside = (
-        "Beside it, Mamba has runs that reach 0.9 in 1 of 1 cells; its best run has 0.95, at 256 tokens and d = 64."
+        "Beside it, Mamba has runs that reach 0.9 in 1 of 1 cells, and in 0 none that reaches 0.5; its best run has "
+        "0.95, at 256 tokens and d = 64."
     )
     alone = claims_of(FIGURE1, own)["Mamba fails"]
     assert (alone.verdict, alone.ours) == ("not run", f"No cell of it is finished. {beside}")
@@ -137,7 +145,9 @@ def test_an_initialisation_that_the_paper_does_not_have_refutes_nothing_of_its_o
     for runs, verdict in ((theirs, "agrees"), (theirs[1:], "in part")):
         found = claims_of(FIGURE1, *runs, own)["Mamba fails"]
         assert found.verdict == verdict
-        assert found.ours.startswith("Mamba, published init has runs that reach 0.9 in 0 of ")
+        assert found.ours.startswith(
+            "Mamba, published init has runs that reach 0.9 in 0 of 20 cells, and in 20 none that reaches 0.5; "
+        )
         assert found.ours.endswith(beside)
 
 

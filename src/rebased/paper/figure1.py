@@ -96,9 +96,10 @@ def _best_run(cell: Data) -> float:
 def _reached(name: str, cells: Sequence[Data]) -> str:
     best = max(cells, key=_best_run)
     learned = sum(_best_run(cell) >= WORKS for cell in cells)
+    failed = sum(_best_run(cell) < FAILS for cell in cells)
     return (
-        f"{name} has runs that reach {WORKS:g} in {learned} of {len(cells)} cells; its best run has "
-        f"{_best_run(best):.2f}, at {best['seq_len']} tokens and d = {best['d_model']}."
+        f"{name} has runs that reach {WORKS:g} in {learned} of {len(cells)} cells, and in {failed} none that reaches "
+        f"{FAILS:g}; its best run has {_best_run(best):.2f}, at {best['seq_len']} tokens and d = {best['d_model']}."
     )
 
 

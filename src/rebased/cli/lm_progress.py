@@ -14,11 +14,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rebased.cli.console import make_console, print_text
 from rebased.cli.numbers import clock
 from rebased.training.language.metrics import StepRecord
-from rebased.training.language.train import Report, Stopping, TrainingStarted
+from rebased.training.language.train import PartMade, Report, Stopping, TrainingStarted
 
 __all__ = ["training_progress"]
 
 STOPPING = "stopping after this step; Ctrl-C again stops now"
+SECONDS = 10.0
+"""Without a line, after which one says how far a step has come."""
 
 
 def training_progress(log_every: int) -> contextlib.AbstractContextManager[Report]:
@@ -32,6 +34,10 @@ def _describe_start(event: TrainingStarted) -> str:
     where = event.device if event.num_processes == 1 else f"{event.num_processes} × {event.device.partition(':')[0]}"
     parts = f"{event.layout.accumulation} × {event.layout.micro_batch} sequences a step"
     return f"{begins}: {event.num_parameters:,} parameters on {where}, {parts}"
+
+
+def _describe_part(event: PartMade, started: TrainingStarted) -> str:
+    return f"{event.parts} of {started.layout.accumulation} parts of step {event.step}"
 
 
 def _describe_step(record: StepRecord) -> str:
@@ -49,10 +55,10 @@ class _Lines:
         self._console = console
         self._log_every = log_every
         self._started: TrainingStarted | None = None
-        self._since = time.monotonic()
+        self._since = self._said = time.monotonic()
         self._untold: list[StepRecord] = []
 
-    def __call__(self, event: TrainingStarted | StepRecord | Stopping) -> None:
+    def __call__(self, event: TrainingStarted | PartMade | StepRecord | Stopping) -> None:
         if isinstance(event, Stopping):
             self._say(STOPPING)
             return
@@ -61,6 +67,10 @@ class _Lines:
             self._say(_describe_start(event))
             return
         assert self._started is not None
+        if isinstance(event, PartMade):
+            if time.monotonic() >= self._said + SECONDS:
+                self._say(_describe_part(event, self._started))
+            return
         self._untold.append(event)
         is_edge = event.step in (self._started.step + 1, self._started.steps)
         if is_edge or event.validation_loss is not None or event.step % self._log_every == 0:
@@ -77,6 +87,7 @@ class _Lines:
         return f"{clock((time.monotonic() - self._since) / made * (self._started.steps - record.step))} left, "
 
     def _say(self, line: str) -> None:
+        self._said = time.monotonic()
         print_text(line, self._console)
 
 
@@ -93,9 +104,10 @@ class _Bar:
     """Callable with events, within its context."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TimeRemainingColumn())
+        columns = (TextColumn("step {task.fields[step]}/{task.total}"), BarColumn(), TimeRemainingColumn())
         self._progress = Progress(*columns, TextColumn("{task.description}"), console=console)
         self._console = console
+        self._told = ""
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -106,11 +118,17 @@ class _Bar:
     ) -> None:
         self._progress.stop()
 
-    def __call__(self, event: TrainingStarted | StepRecord | Stopping) -> None:
+    def __call__(self, event: TrainingStarted | PartMade | StepRecord | Stopping) -> None:
         if isinstance(event, Stopping):
             print_text(STOPPING, self._console)
         elif isinstance(event, TrainingStarted):
             print_text(_describe_start(event), self._console)
-            self._task = self._progress.add_task("", total=event.steps, completed=event.step)
+            self._started = event
+            self._task = self._progress.add_task("", total=event.steps, completed=event.step, step=event.step)
+        elif isinstance(event, PartMade):
+            told = ", ".join(filter(None, (self._told, _describe_part(event, self._started))))
+            completed = event.step - 1 + event.parts / self._started.layout.accumulation
+            self._progress.update(self._task, completed=completed, description=told)
         else:
-            self._progress.update(self._task, completed=event.step, description=_describe_step(event))
+            self._told = _describe_step(event)
+            self._progress.update(self._task, completed=event.step, step=event.step, description=self._told)

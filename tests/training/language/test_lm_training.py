@@ -21,9 +21,10 @@ from rebased.models.block import Block
 from rebased.training.language.config import LanguageRunConfig
 from rebased.training.language.folder import add_error
 from rebased.training.language.layout import current_processes, make_layout
+from rebased.training.language.metrics import StepRecord
 from rebased.training.language.model_config import make_model_config
 from rebased.training.language.optimizer import decayed, learning_rate_factor
-from rebased.training.language.train import train
+from rebased.training.language.train import PartMade, TrainingStarted, train
 from rebased.training.language.trainer import LanguageTrainer, training_arguments
 
 
@@ -168,6 +169,16 @@ def test_micro_batches_are_the_larger_batch(tmp_path: Path) -> None:
     for micro_batch in (1, 4):
         train_small(tmp_path / str(micro_batch), micro_batch=micro_batch)
     assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "4"), rel=2e-6)
+
+
+def test_parts_of_a_step_are_told_of_before_it(tmp_path: Path) -> None:
+    """All but the last, which ends the step."""
+    events: list[Any] = []
+    config = small_run(steps=2, warmup_steps=1)
+    train(config, corpus(), tmp_path, small_options(micro_batch=1), report=events.append)
+    told = [event if isinstance(event, PartMade) else type(event) for event in events]
+    parts = [[PartMade(step, part) for part in (1, 2, 3)] for step in (1, 2)]
+    assert told == [TrainingStarted, *parts[0], StepRecord, *parts[1], StepRecord]
 
 
 def test_neither_the_fused_loss_nor_checkpointing_shows(tmp_path: Path) -> None:

@@ -22,25 +22,36 @@ class Observer(TrainerCallback):
         tokens_per_step: int,
         utilisation: Callable[[float], float | None],
         write: Callable[[StepRecord], None],
+        part_made: Callable[[int, int], None],
         validate: Callable[[], float | None],
         eval_every: int,
         checkpoint_every: int,
         stop: Stop,
     ) -> None:
-        """``utilisation``: of the devices' peak, given tokens per second. ``stop``: is looked at after each step."""
+        """``utilisation``: of the devices' peak, given tokens per second. ``stop``: is looked at after each step.
+
+        ``part_made(step, parts)``: hears how many micro-batches of a step are through, but for the last.
+        """
         self._tokens_per_step = tokens_per_step
         self._utilisation = utilisation
         self._write = write
+        self._part_made = part_made
         self._validate = validate
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
         self._stop = stop
         self._since = time.perf_counter()
+        self._num_parts = 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._since = time.perf_counter()
 
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._num_parts += 1
+        self._part_made(state.global_step + 1, self._num_parts)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._num_parts = 0
         if state.global_step % self._checkpoint_every == 0 or state.global_step == state.max_steps:
             control.should_save = True
         if self._stop.is_asked:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rebased.hf import RebasedForCausalLM
     from rebased.training.language.trainer import LanguageTrainer
 
-__all__ = ["Report", "Stopping", "TrainingStarted", "train"]
+__all__ = ["PartMade", "Report", "Stopping", "TrainingStarted", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +59,19 @@ class TrainingStarted:
 
 
 @dataclass(frozen=True)
+class PartMade:
+    """Of the micro-batches of a step so many are through, not yet all. A GPU may still be at them."""
+
+    step: int
+    parts: int
+
+
+@dataclass(frozen=True)
 class Stopping:
     """A signal asked to stop: training ends with the step that it is at, or at once after another signal."""
 
 
-Report = Callable[[TrainingStarted | StepRecord | Stopping], None]
+Report = Callable[[TrainingStarted | PartMade | StepRecord | Stopping], None]
 """Called in the main process only; with `Stopping` from another thread, while the main one goes on."""
 
 
@@ -142,12 +150,17 @@ def _train(job: Job, model: "RebasedForCausalLM", report: Report) -> dict[str, A
             if processes.is_main:
                 report(record)
 
+        def tell_part(step: int, parts: int) -> None:
+            if processes.is_main:
+                report(PartMade(step, parts))
+
         trainer = _make_trainer(job, model, arguments, records, describe)
         trainer.add_callback(
             Observer(
                 tokens_per_step=config.tokens_per_step,
                 utilisation=utilisation,
                 write=write,
+                part_made=tell_part,
                 validate=_validation(job, trainer, place),
                 eval_every=options.eval_every,
                 checkpoint_every=options.checkpoint_every,

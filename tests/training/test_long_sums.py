@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import fx
+from torch._inductor import metrics
 
 from rebased.training.long_sums import SplitLongSums
 
@@ -53,3 +54,28 @@ def test_gradients_of_weights(rows: int, width: int, parts: int) -> None:
     (exact,) = torch.autograd.grad(torch.bmm(x.double(), weights.double()), weights, grad.double())
     assert split.parts == [1, parts]
     torch.testing.assert_close(actual, exact)
+
+
+def test_no_factor_is_copied() -> None:
+    """Cut products take one kernel more, which sums their parts."""
+
+    def num_kernels(split: SplitLongSums) -> int:
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        metrics.reset()
+        inputs = [torch.randn(shape, requires_grad=True) for shape in ((3, 16, 64, 7), (3, 5, 7))]
+        for tensor in inputs:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        compiled = torch.compile(linear, options={"post_grad_custom_pre_pass": split})
+        actual = torch.autograd.grad(compiled(*inputs).sum(), inputs)
+        inputs = [tensor.detach().double().requires_grad_() for tensor in inputs]
+        exact = torch.autograd.grad(linear(*inputs).sum(), inputs)
+        torch.testing.assert_close(actual, exact, check_dtype=False, rtol=1e-5, atol=2e-5)  # sums of a thousand
+        return metrics.generated_kernel_count
+
+    def linear(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.nn.functional.linear)(x.tanh(), weights).sigmoid()
+
+    split, whole = Recorded(rows=8, programs=8), Recorded(rows=2048)
+    assert num_kernels(split) == num_kernels(whole) + 1
+    assert (max(split.parts), max(whole.parts)) == (8, 1)

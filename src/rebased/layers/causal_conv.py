@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rebased.layers.rows import after_past, last_rows, pick
+from rebased.layers.rows import after_past, last_rows, later, pick
 
 __all__ = ["CausalConv"]
 
@@ -38,6 +38,11 @@ class CausalConv(nn.Module):
         shape = (B, T if at is None else at.shape[1], W)
         y = self.bias.expand(shape)
         for tap in range(K):
-            inputs = joined[:, tap : tap + T]
-            y = y + self.weight[:, tap] * pick(inputs, at)
+            if past is None and torch.compiler.is_compiling():
+                # Of a padded x the compiler would write a copy, keep it for the backward pass, and there add up
+                # gradients in copies. What is rolled it makes anew, and the gradient of a roll is one.
+                part = pick(later(self.weight[:, tap] * x, K - 1 - tap), at)
+            else:
+                part = self.weight[:, tap] * pick(joined[:, tap : tap + T], at)
+            y = y + part
         return y, last_rows(joined, K - 1, key_mask).to(x.dtype if past is None else past.dtype)

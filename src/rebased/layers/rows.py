@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-__all__ = ["after_past", "last_rows", "pick"]
+__all__ = ["after_past", "last_rows", "later", "pick"]
 
 
 def pick(x: Shaped[Tensor, "B T ..."], at: Int[Tensor, "B P"] | None) -> Shaped[Tensor, "B P ..."]:
@@ -36,3 +36,9 @@ def after_past(
     if past is None:
         return torch.nn.functional.pad(x, (0, 0, num_past, 0))
     return torch.cat([past.to(x.dtype), x], dim=1)
+
+
+def later(x: Float[Tensor, "B T W"], by: int) -> Float[Tensor, "B T W"]:
+    """Each row ``by`` places later; zeros are first."""
+    is_there = torch.arange(x.shape[1], device=x.device) >= by
+    return torch.where(is_there[:, None], x.roll(by, dims=1), 0.0)

@@ -61,7 +61,12 @@ def _split(graph: fx.Graph, node: fx.Node, parts: int) -> None:
         new.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args))
         return new
 
-    with graph.inserting_before(node):
+    # A factor of which another shape is wanted the compiler copies, unless it is in memory by then (on a GPU) and in no
+    # third shape. So y is cut as it was first, and as late as it may be: often after another product of it.
+    while y.target is aten.reshape.default:
+        assert isinstance(y.args[0], fx.Node)
+        y = y.args[0]
+    with graph.inserting_before(min(node.users)):
         # The number of models may be a symbol, of which -1 is the one name that needs no node of its own.
         rows = add(aten.permute.default, add(aten.reshape.default, x, [-1, M, parts, K // parts]), [0, 2, 1, 3])
         rows = add(aten.reshape.default, rows, [-1, M, K // parts])

@@ -73,7 +73,7 @@ class Case:
         }
         kernel = self.kernel
         if "c0" in leaves:
-            kernel = type(kernel)(leaves["c0"], leaves["c1"], leaves["c2"])
+            kernel = type(kernel)(leaves["c0"], leaves["c1"], leaves["c2"], nonnegative=kernel.nonnegative)
         return replace(self, kernel=kernel, leaves=leaves, arguments=arguments)
 
     def grad_floor(self, out: Tensor) -> float:

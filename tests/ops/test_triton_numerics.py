@@ -111,6 +111,47 @@ def test_normalisers_whose_squares_are_out_of_range(magnitude: float, once: bool
         assert_matches_reference(case, torch.float32, with_state=False)
 
 
+@pytest.mark.usefixtures("interpretable")
+@pytest.mark.parametrize(
+    ("queries", "magnitude", "learned"),
+    [
+        *((queries, 1.0, learned) for queries in ("in one walk", "in two", "all") for learned in (False, True)),
+        # Squares of scores are out of range, and only states and gradients of coefficients need these.
+        *((queries, 1e12, False) for queries in ("in one walk", "in two")),
+    ],
+)
+@pytest.mark.parametrize(
+    "coefficients",
+    [
+        pytest.param((1.0, 1.0, 0.5), id="based"),
+        pytest.param((1.0, -2.0, 1.0), id="touching zero"),
+        pytest.param((2.0, 0.0, 3.0), id="even"),
+        pytest.param((1.0, 0.0, 0.0), id="nothing to square"),
+    ],
+)
+def test_squares_that_are_never_negative(
+    coefficients: tuple[float, float, float], queries: str, magnitude: float, learned: bool
+) -> None:
+    """What is never negative is computed as a square and a rest."""
+    generator = torch.Generator().manual_seed(0)
+    leaves = {
+        name: torch.randn(2, 40, 2, width, dtype=torch.float64, generator=generator) * size
+        for name, width, size in (("q", 5, magnitude), ("k", 5, magnitude), ("v", 3, 1.0))
+    }
+    terms: list[Any] = list(coefficients)
+    if learned:
+        terms = [torch.tensor(each, dtype=torch.float64) for each in coefficients]
+        leaves |= {f"c{degree}": each for degree, each in enumerate(terms)}
+    arguments: dict[str, Any] = {"scale": 0.5 / magnitude**2}
+    if queries != "all":
+        leaves["q"] = leaves["q"][:, :7].contiguous()
+        arguments["at"] = torch.randint(0, 40, (2, 7), generator=generator)
+    case = Case(Polynomial(*terms, nonnegative=True if learned else None), leaves, arguments)
+    once = queries == "in one walk"
+    with mock.patch.object(plan, "pays_directly", return_value=True), mock.patch.object(Plan, "walks_once", once):
+        assert_matches_reference(case, torch.float32, with_state=False)
+
+
 # Each of these compiles its own kernels, for seconds: few shapes, and a name to run some of them in each of several
 # processes (`pytest -m gpu -k part3`).
 NATIVE_CASES = [

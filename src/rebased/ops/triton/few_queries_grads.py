@@ -9,6 +9,7 @@ import triton.language as tl
 from rebased.ops.triton.tiles import (
     add_coefficient_sums,
     common_factor,
+    direct_terms,
     head_offset,
     load_coefficients,
     load_keys,
@@ -85,6 +86,9 @@ def few_queries_grads_kernel(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
     common, k2 = common_factor(k2, TERM0, TERM1)
+    d0, d1, d2 = direct_terms(
+        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, CLAMP
+    )
     queries = load_rows(q, row, present, q_time, F, FP, OPERAND, EVEN_QUERIES)
     grads = load_rows(dout + at_query * D, row * num_heads, present, D, D, DP, OPERAND, EVEN_QUERIES)
     inverse = present.to(tl.float32)
@@ -107,10 +111,12 @@ def few_queries_grads_kernel(
             seen = key[:, None] <= position[None, :]
             if HAS_MASK:
                 seen = seen & visible[:, None]
-            s = tl.where(seen, tl.dot(keys, tl.trans(queries), input_precision=PRECISION), 0.0)
+            s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
+            if COEFFICIENT_GRADS or not (TERM0 and TERM1):  # else all that comes of it is masked
+                s = tl.where(seen, s, 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
             if NORMALIZE:
-                sim, _ = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
+                sim, _ = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
                 weight += tl.sum(sim * dsim, axis=0)
             if COEFFICIENT_GRADS:
                 share0, share1, share2, sum0, sum1, sum2 = add_coefficient_sums(
@@ -135,9 +141,11 @@ def few_queries_grads_kernel(
         seen = key[:, None] <= position[None, :]
         if HAS_MASK:
             seen = seen & visible[:, None]
-        s = tl.where(seen, tl.dot(keys, tl.trans(queries), input_precision=PRECISION), 0.0)
+        s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
+        if not (TERM0 and TERM1):
+            s = tl.where(seen, s, 0.0)
         dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-        sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
+        sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
         ds = ((dsim * inverse[None, :] + weight[None, :]) * half_slope).to(OPERAND)
         dvalues = tl.dot((sim * inverse[None, :]).to(OPERAND), grads, input_precision=PRECISION)
         dkeys = tl.dot(ds, queries, input_precision=PRECISION)

@@ -4,7 +4,9 @@ import triton
 import triton.language as tl
 
 from rebased.ops.triton.tiles import (
+    clamped_similarity,
     common_factor,
+    direct_terms,
     dot_precisely,
     head_offset,
     load_coefficients,
@@ -14,7 +16,6 @@ from rebased.ops.triton.tiles import (
     locate,
     place_queries,
     products,
-    similarity,
     state_slot,
     store_rows,
 )
@@ -115,6 +116,9 @@ def forward_kernel(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
     common, k2 = common_factor(k2, TERM0, TERM1)
+    d0, d1, d2 = direct_terms(
+        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, CLAMP
+    )
     queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
     numerator = tl.zeros((ROWS, DP), tl.float32)
     denominator = tl.zeros((ROWS,), tl.float32)
@@ -191,9 +195,7 @@ def forward_kernel(
                 k, v, key_mask, key, key >= 0, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, True
             )
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
-            if CLAMP:
-                sim = tl.maximum(sim, 0.0)
+            sim = clamped_similarity(s, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
             if TERM0 and HAS_MASK:
                 sim = tl.where(visible[None, :], sim, 0.0)
             denominator += tl.sum(sim, axis=1)
@@ -205,9 +207,7 @@ def forward_kernel(
                 k, v, key_mask, key, visible, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, EVEN
             )
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-            sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
-            if CLAMP:
-                sim = tl.maximum(sim, 0.0)
+            sim = clamped_similarity(s, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
             seen = key[None, :] <= (position - chunk_start)[:, None]
             if TERM0:
                 seen = seen & visible[None, :]

@@ -6,6 +6,7 @@ import triton.language as tl
 from rebased.ops.triton.tiles import (
     common_factor,
     contract,
+    direct_terms,
     dot_precisely,
     head_offset,
     load_coefficients,
@@ -216,15 +217,32 @@ def key_grads_kernel(
                 TERM2,
             )
             common, k2 = common_factor(k2, TERM0, TERM1)
+            d0, d1, d2 = direct_terms(
+                k0,
+                k1,
+                k2,
+                coefficients,
+                scale,
+                sequence,
+                key_head * GROUP + member,
+                num_heads,
+                HAS_COEFFICIENTS,
+                TERM0,
+                TERM1,
+                TERM2,
+                CLAMP,
+            )
             at_output = query_row * num_heads
             queries = load_rows(q_tile, query_row, present, q_time, F, FP, OPERAND, EVEN)
             grads = load_rows(dout + at_query * D, at_output, present, D, D, DP, OPERAND, EVEN)
             seen = (start + key)[:, None] <= position[None, :]
             if TERM0 or GATHERED:
                 seen = seen & real[:, None] & present[None, :]
-            s = tl.where(seen, tl.dot(keys, tl.trans(queries), input_precision=PRECISION), 0.0)
+            s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
+            if not (TERM0 and TERM1):  # else all that comes of it is masked
+                s = tl.where(seen, s, 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
             if NORMALIZE:
                 divisor = tl.load(normalizer + at_query + at_output, mask=present, other=1.0)
                 weight = tl.load(dnormalizer + at_query + at_output, mask=present, other=0.0)

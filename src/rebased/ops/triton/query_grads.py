@@ -13,6 +13,7 @@ from rebased.ops.triton.tiles import (
     add_coefficient_sums,
     common_factor,
     contract,
+    direct_terms,
     dot_precisely,
     head_offset,
     load_coefficients,
@@ -126,6 +127,9 @@ def query_grads_kernel(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
     common, k2 = common_factor(k2, TERM0, TERM1)
+    d0, d1, d2 = direct_terms(
+        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, CLAMP
+    )
     d = tl.arange(0, DP)
     i = tl.arange(0, FP)
     queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
@@ -226,9 +230,11 @@ def query_grads_kernel(
             seen = key[None, :] <= (position - chunk_start)[:, None]
             if TERM0:
                 seen = seen & visible[None, :]
-            s = tl.where(seen, tl.dot(queries, tl.trans(keys), input_precision=PRECISION), 0.0)
+            s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+            if COEFFICIENT_GRADS or not (TERM0 and TERM1):  # else all that comes of it is masked
+                s = tl.where(seen, s, 0.0)
             dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-            sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
             if COEFFICIENT_GRADS:
                 share0, share1, share2, sum0, sum1, sum2 = add_coefficient_sums(
                     share0, share1, share2, sum0, sum1, sum2, s, dsim, seen, 1, TERM0, TERM1, TERM2

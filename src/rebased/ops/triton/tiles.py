@@ -317,6 +317,42 @@ def common_factor(k2, TERM0: tl.constexpr, TERM1: tl.constexpr):
 
 
 @triton.jit
+def direct_terms(
+    k0,
+    k1,
+    k2,
+    pointers,
+    scale,
+    sequence,
+    head,
+    num_heads,
+    HAS: tl.constexpr,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+    CLAMP: tl.constexpr,
+):
+    """What `clamped_similarity` is given: k0, k1 and k2, or the g, b and r of the same as a square, (g·s + b)² + r.
+
+    A polynomial that is never negative has no r below zero, so that as a square it does not round below zero either.
+    """
+    if CLAMP and TERM0 and TERM2:
+        k1 = 0.5
+        k2 = scale
+        if HAS:
+            pointers += (sequence * num_heads + head) * (TERM0 + TERM1 + TERM2)
+            c2 = tl.load(pointers + TERM0 + TERM1)
+            root = tl.sqrt(tl.maximum(c2, 0.0))
+            k2 = root * scale
+            if TERM1:
+                k1 = tl.where(c2 > 0, 0.5 * tl.load(pointers + TERM0) / tl.where(c2 > 0, root, 1.0), 0.0)
+        if not TERM1:
+            k1 = 0.0
+        k0 = tl.maximum(k0 - k1 * k1, 0.0)
+    return k0, k1, k2
+
+
+@triton.jit
 def similarity(s, k0, k1, k2, TERM0: tl.constexpr, TERM1: tl.constexpr, TERM2: tl.constexpr):
     """k0 + k1·s + k2·s², of the terms there are."""
     if TERM2:
@@ -331,6 +367,28 @@ def similarity(s, k0, k1, k2, TERM0: tl.constexpr, TERM1: tl.constexpr, TERM2: t
 
 
 @triton.jit
+def clamped_similarity(
+    s,
+    k0,
+    k1,
+    k2,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+    CLAMP: tl.constexpr,
+):
+    """`similarity`, by `direct_terms`; with CLAMP it does not round below zero."""
+    if CLAMP and TERM0 and TERM2:
+        root = s * k2 + k1
+        sim = root * root + k0
+    else:
+        sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
+        if CLAMP:
+            sim = tl.maximum(sim, 0.0)
+    return sim
+
+
+@triton.jit
 def similarity_and_half_slope(
     s,
     seen,
@@ -342,14 +400,24 @@ def similarity_and_half_slope(
     TERM2: tl.constexpr,
     CLAMP: tl.constexpr,
 ):
-    """`similarity` and half its derivative, both zero where not ``seen``; s is zero there already."""
-    sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
-    half_slope = s * k2 if TERM2 else s * 0.0
+    """`clamped_similarity` and half its derivative, both zero where not ``seen``.
+
+    Without TERM0 and TERM1 s has to be zero there.
+    """
+    if CLAMP and TERM0 and TERM2:
+        root = s * k2 + k1
+        sim = root * root + k0
+        half_slope = root * k2
+    else:
+        sim = similarity(s, k0, k1, k2, TERM0, TERM1, TERM2)
+        half_slope = s * k2 if TERM2 else s * 0.0
+        if TERM1:
+            half_slope += 0.5 * k1
+        if CLAMP:
+            half_slope = tl.where(sim < 0, 0.0, half_slope)
+            sim = tl.maximum(sim, 0.0)
     if TERM1:
-        half_slope = tl.where(seen, half_slope + 0.5 * k1, 0.0)
-    if CLAMP:
-        half_slope = tl.where(sim < 0, 0.0, half_slope)
-        sim = tl.maximum(sim, 0.0)
+        half_slope = tl.where(seen, half_slope, 0.0)
     if TERM0:
         sim = tl.where(seen, sim, 0.0)
     return sim, half_slope

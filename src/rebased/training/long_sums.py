@@ -66,7 +66,7 @@ def _split(graph: fx.Graph, node: fx.Node, parts: int) -> None:
     while y.target is aten.reshape.default:
         assert isinstance(y.args[0], fx.Node)
         y = y.args[0]
-    with graph.inserting_before(min(node.users)):
+    with graph.inserting_before(min(node.users, default=node)):
         # The number of models may be a symbol, of which -1 is the one name that needs no node of its own.
         rows = add(aten.permute.default, add(aten.reshape.default, x, [-1, M, parts, K // parts]), [0, 2, 1, 3])
         rows = add(aten.reshape.default, rows, [-1, M, K // parts])

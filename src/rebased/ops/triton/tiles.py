@@ -402,7 +402,7 @@ def similarity_and_half_slope(
 ):
     """`clamped_similarity` and half its derivative, both zero where not ``seen``.
 
-    Without TERM0 and TERM1 s has to be zero there.
+    Unless there are both TERM0 and TERM1, s has to be zero there.
     """
     if CLAMP and TERM0 and TERM2:
         root = s * k2 + k1

@@ -135,6 +135,8 @@ class TermKernel(Kernel):
         self.degrees = tuple(sorted(terms))
         self.terms = tuple(terms[degree] for degree in self.degrees)
         self.nonnegative = nonnegative
+        self.is_sum_of_squares = False
+        """Whether numbers show it to be nowhere negative; callers may vouch for it where their scores are alone."""
         self.name = "monomials of degree " + ", ".join(map(str, self.degrees))
 
     def default_scale(self, feature_dim: int) -> float:
@@ -217,11 +219,11 @@ class Polynomial(TermKernel):
         terms = {degree: c for degree, c in given.items() if isinstance(c, Tensor) or c != 0}
         if not terms:
             raise ValueError("c0, c1 and c2 are all 0; at least one must not be")
-        if nonnegative is None:
-            nonnegative = not any(isinstance(c, Tensor) for c in terms.values()) and _never_negative(
-                *(float(c) for c in given.values())
-            )
-        super().__init__(terms, nonnegative=nonnegative)
+        is_sum_of_squares = not any(isinstance(c, Tensor) for c in terms.values()) and _never_negative(
+            *(float(c) for c in given.values())
+        )
+        super().__init__(terms, nonnegative=is_sum_of_squares if nonnegative is None else nonnegative)
+        self.is_sum_of_squares = is_sum_of_squares
         self._given = tuple(f"tensor{tuple(c.shape)}" if isinstance(c, Tensor) else f"{c:g}" for c in given.values())
 
     def __repr__(self) -> str:

@@ -124,6 +124,7 @@ def test_normalisers_whose_squares_are_out_of_range(magnitude: float, once: bool
     "coefficients",
     [
         pytest.param((1.0, 1.0, 0.5), id="based"),
+        pytest.param((1.0, 1.0, 1.0), id="ones"),
         pytest.param((1.0, -2.0, 1.0), id="touching zero"),
         pytest.param((2.0, 0.0, 3.0), id="even"),
         pytest.param((1.0, 0.0, 0.0), id="nothing to square"),
@@ -150,6 +151,21 @@ def test_squares_that_are_never_negative(
     once = queries == "in one walk"
     with mock.patch.object(plan, "pays_directly", return_value=True), mock.patch.object(Plan, "walks_once", once):
         assert_matches_reference(case, torch.float32, with_state=False)
+
+
+@pytest.mark.usefixtures("interpretable")
+@pytest.mark.parametrize("coefficients", [(1.0, 3.0, 1.0), (1.0, 1.0, 1e-3), (2.0, 1.0, -0.1)])
+@pytest.mark.parametrize("directly", [False, True])
+def test_vouched_for_where_scores_are_positive(coefficients: tuple[float, float, float], directly: bool) -> None:
+    """Elsewhere these are negative, and no sum of squares."""
+    generator = torch.Generator().manual_seed(0)
+    leaves = {
+        name: torch.rand(2, 40, 2, width, dtype=torch.float64, generator=generator)
+        for name, width in (("q", 5), ("k", 5), ("v", 3))
+    }
+    case = Case(Polynomial(*coefficients, nonnegative=True), leaves)
+    with mock.patch.object(plan, "pays_directly", return_value=directly):
+        assert_matches_reference(case, torch.float32)
 
 
 # Each of these compiles its own kernels, for seconds: few shapes, and a name to run some of them in each of several

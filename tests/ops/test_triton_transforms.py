@@ -44,7 +44,7 @@ def test_jacobian_of_one_sequence() -> None:
 def test_gradients_have_the_strides_that_are_foretold(backend: str) -> None:
     """Compiled code relies on them."""
     q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in inputs())
-    settings = [0, 1, 2], 0.4, 1e-12, True, True, True, backend
+    settings = [0, 1, 2], 0.4, 1e-12, True, True, True, True, backend
     out, normalizer, _, _ = operator.attend(q, k, v, *[None] * 6, *settings, False)
     arguments = (out, normalizer, out, None, None, q, k, v, *[None] * 6, *settings, False)
     with torch._subclasses.FakeTensorMode() as mode:
@@ -85,5 +85,5 @@ def test_differentiating_twice_raises() -> None:
 def test_operator_is_well_formed() -> None:
     q, k, v = inputs()
     missing = [None] * 6
-    settings = [0, 1, 2], 0.4, 1e-12, True, True, True, "triton", True
+    settings = [0, 1, 2], 0.4, 1e-12, True, True, True, True, "triton", True
     torch.library.opcheck(operator.attend, (q, k, v, *missing, *settings))

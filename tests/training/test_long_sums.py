@@ -56,6 +56,23 @@ def test_gradients_of_weights(rows: int, width: int, parts: int) -> None:
     torch.testing.assert_close(actual, exact)
 
 
+def test_a_product_stays_before_what_overwrites_its_factors() -> None:
+    def multiply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        product = torch.bmm(x, y)
+        y.add_(1)
+        return product
+
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    split = Recorded(rows=8, programs=8)
+    x, y = torch.randn(2, 3, 64), torch.randn(2, 64, 5)
+    expected = torch.bmm(x.double(), y.double())
+    with torch.no_grad():
+        actual = torch.compile(multiply, options={"post_grad_custom_pre_pass": split})(x, y)
+    assert split.parts == [8]
+    torch.testing.assert_close(actual, expected, check_dtype=False, rtol=1e-5, atol=1e-5)
+
+
 def test_no_factor_is_copied() -> None:
     """Cut products take one kernel more, which sums their parts."""
 

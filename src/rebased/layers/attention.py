@@ -14,7 +14,6 @@ from rebased.layers.mixer import Mixer
 from rebased.layers.rotary import rotate
 from rebased.layers.rows import pick
 from rebased.ops.checks import check_switches
-from rebased.ops.dtypes import autocast_inputs
 from rebased.ops.positions import token_positions
 from rebased.ops.softmax import softmax_attention, softmax_weights
 
@@ -114,7 +113,6 @@ class Attention(Mixer):
         self, x: Float[Tensor, "B T M"], at: Int[Tensor, "B P"] | None
     ) -> tuple[Float[Tensor, "B P H D"], Float[Tensor, "B T Hk D"], Float[Tensor, "B T Hk D"]]:
         """Queries at ``at`` only, keys and values of all tokens."""
-        (x,) = autocast_inputs(x)  # once, not for each product
         q, k, v = self.q_proj(pick(x, at)), self.k_proj(x), self.v_proj(x)
         heads, key_heads = (self.num_heads, self.head_dim), (self.num_key_heads, self.head_dim)
         return q.unflatten(-1, heads), k.unflatten(-1, key_heads), v.unflatten(-1, key_heads)

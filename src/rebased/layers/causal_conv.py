@@ -38,10 +38,10 @@ class CausalConv(nn.Module):
         shape = (B, T if at is None else at.shape[1], W)
         y = self.bias.expand(shape)
         for tap in range(K):
-            if past is None and torch.compiler.is_compiling():
+            if past is None and at is None and torch.compiler.is_compiling():
                 # Of a padded x the compiler would write a copy, keep it for the backward pass, and there add up
                 # gradients in copies. What is rolled it makes anew, and the gradient of a roll is one.
-                part = pick(later(self.weight[:, tap] * x, K - 1 - tap), at)
+                part = later(self.weight[:, tap] * x, K - 1 - tap)
             else:
                 part = self.weight[:, tap] * pick(joined[:, tap : tap + T], at)
             y = y + part

@@ -13,7 +13,7 @@ from rebased.layers.diagonal_ssm import DiagonalSSM
 from rebased.layers.mixer import Mixer
 from rebased.layers.rows import last_rows, pick
 from rebased.layers.states import MixerState
-from rebased.ops.dtypes import autocast_inputs, sums_dtype
+from rebased.ops.dtypes import sums_dtype
 from rebased.ops.long_conv import long_conv
 
 __all__ = ["H3", "H3State"]
@@ -61,7 +61,6 @@ class H3(Mixer):
 
     def mix(self, x: Tensor, state: H3State | None, at: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Any]:
         B, D = x.shape[0], self.head_dim
-        (x,) = autocast_inputs(x)  # once, not for each product
         q, k, v = self.q_proj(pick(x, at)), self.k_proj(x), self.v_proj(x)
         keys = k if state is None else torch.cat([state.past.to(k.dtype), k], dim=1)
         shifted = long_conv(keys, self.shift, x.shape[1])

@@ -18,7 +18,7 @@ from rebased.layers.rows import pick
 from rebased.ops import KernelState, attention_matrix, initial_state, kernel_attention, kernel_attention_step
 from rebased.ops.backends import BACKENDS, check_name, choose_backend
 from rebased.ops.checks import check_eps
-from rebased.ops.dtypes import autocast_inputs, sums_dtype
+from rebased.ops.dtypes import sums_dtype
 
 __all__ = ["KernelAttention", "stepping_in_place"]
 
@@ -129,7 +129,6 @@ class KernelAttention(Mixer):
         self, x: Float[Tensor, "B T M"], at: Int[Tensor, "B P"] | None = None
     ) -> tuple[Float[Tensor, "B P H F"], Float[Tensor, "B T G F"], Float[Tensor, "B T G D"]]:
         """Queries, keys and values as the operator takes them; queries at given positions only."""
-        (x,) = autocast_inputs(x)  # once, not for each product
         q, k = self.transform(self.q_proj(pick(x, at)), self.k_proj(x))
         v = self.v_proj(x).unflatten(-1, (self.num_key_heads, self.head_dim))
         return q.unflatten(-1, (-1, self.feature_dim)), k.unflatten(-1, (-1, self.feature_dim)), v

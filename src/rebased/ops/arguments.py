@@ -13,7 +13,7 @@ from rebased.ops.positions import count_sequences
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? coefficients, Tensor? key_mask, Tensor? state_values, "
     "Tensor? state_normalizer, Tensor? cu_seqlens, Tensor? at, int[] degrees, float scale, float eps, "
-    "bool normalize, bool causal, bool nonnegative, str backend"
+    "bool normalize, bool causal, bool nonnegative, bool sum_of_squares, str backend"
 )
 """The arguments in torch's schema language."""
 
@@ -44,6 +44,8 @@ class Arguments(NamedTuple):
     normalize: bool
     causal: bool
     nonnegative: bool
+    sum_of_squares: bool
+    """Of a polynomial: that it is nowhere negative, whatever the scores."""
     backend: str
 
     @property

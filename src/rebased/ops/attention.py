@@ -269,6 +269,7 @@ def _run_operator(call: _Call, backend: str, *, normalize: bool, causal: bool, r
         normalize,
         causal,
         kernel.nonnegative,
+        isinstance(kernel, TermKernel) and kernel.is_sum_of_squares,
         backend,
         return_state,
     )

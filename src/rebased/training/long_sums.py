@@ -48,6 +48,18 @@ class SplitLongSums(CustomGraphPass):
         return math.gcd(1 << parts.bit_length() - 1, K)
 
 
+def _last_place(node: fx.Node) -> fx.Node:
+    """What a node may be put before, at the latest: its first user, or what writes into memory that it may read."""
+    place, first_user = node, min(node.users, default=node)
+    while place is not first_user and not _writes(place):
+        place = place.next
+    return place
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 def _split(graph: fx.Graph, node: fx.Node, parts: int) -> None:
     aten = torch.ops.aten
     x, y = node.args
@@ -66,7 +78,7 @@ def _split(graph: fx.Graph, node: fx.Node, parts: int) -> None:
     while y.target is aten.reshape.default:
         assert isinstance(y.args[0], fx.Node)
         y = y.args[0]
-    with graph.inserting_before(min(node.users, default=node)):
+    with graph.inserting_before(_last_place(node)):
         # The number of models may be a symbol, of which -1 is the one name that needs no node of its own.
         rows = add(aten.permute.default, add(aten.reshape.default, x, [-1, M, parts, K // parts]), [0, 2, 1, 3])
         rows = add(aten.reshape.default, rows, [-1, M, K // parts])

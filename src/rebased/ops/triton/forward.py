@@ -79,6 +79,7 @@ def forward_kernel(
     NORMALIZE: tl.constexpr,
     NONNEGATIVE: tl.constexpr,
     DROP: tl.constexpr,
+    SQUARE: tl.constexpr,
     CLAMP: tl.constexpr,
     ROUNDING: tl.constexpr,
 ):
@@ -117,7 +118,7 @@ def forward_kernel(
     )
     common, k2 = common_factor(k2, TERM0, TERM1)
     d0, d1, d2 = direct_terms(
-        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, CLAMP
+        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, SQUARE
     )
     queries = load_rows(q, row, real, q_time, F, FP, OPERAND, EVEN)
     numerator = tl.zeros((ROWS, DP), tl.float32)
@@ -195,7 +196,7 @@ def forward_kernel(
                 k, v, key_mask, key, key >= 0, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, True
             )
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-            sim = clamped_similarity(s, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
+            sim = clamped_similarity(s, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
             if TERM0 and HAS_MASK:
                 sim = tl.where(visible[None, :], sim, 0.0)
             denominator += tl.sum(sim, axis=1)
@@ -207,7 +208,7 @@ def forward_kernel(
                 k, v, key_mask, key, visible, k_time, v_time, F, FP, D, DP, OPERAND, HAS_MASK, EVEN
             )
             s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-            sim = clamped_similarity(s, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
+            sim = clamped_similarity(s, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
             seen = key[None, :] <= (position - chunk_start)[:, None]
             if TERM0:
                 seen = seen & visible[None, :]

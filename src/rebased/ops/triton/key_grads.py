@@ -86,6 +86,7 @@ def key_grads_kernel(
     HAS_COEFFICIENTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DROP: tl.constexpr,
+    SQUARE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):
     """One program: one tile of keys (ROWS) of one key head; its queries come COLUMNS at a time."""
@@ -230,7 +231,7 @@ def key_grads_kernel(
                 TERM0,
                 TERM1,
                 TERM2,
-                CLAMP,
+                SQUARE,
             )
             at_output = query_row * num_heads
             queries = load_rows(q_tile, query_row, present, q_time, F, FP, OPERAND, EVEN)
@@ -242,7 +243,7 @@ def key_grads_kernel(
             if not (TERM0 and TERM1):  # else all that comes of it is masked
                 s = tl.where(seen, s, 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
             if NORMALIZE:
                 divisor = tl.load(normalizer + at_query + at_output, mask=present, other=1.0)
                 weight = tl.load(dnormalizer + at_query + at_output, mask=present, other=0.0)

@@ -53,6 +53,7 @@ class Signature(NamedTuple):
     normalize: bool
     causal: bool
     nonnegative: bool
+    sum_of_squares: bool
     allows_tf32: bool
 
 
@@ -76,6 +77,7 @@ def plan_of(a: Arguments) -> "Plan":
             a.normalize,
             a.causal,
             a.nonnegative,
+            a.sum_of_squares,
             a.v.dtype != torch.bfloat16 and allows_tf32(),
         )
     )
@@ -338,6 +340,7 @@ class Plan:
         """Of the kernels that work on tiles of queries or keys."""
         s = self.s
         drop = s.nonnegative and s.normalize
+        square = drop and s.sum_of_squares and {0, 2} <= set(s.degrees)
         return self._sizes() | {
             "Q_ALIGN": _alignment(s.q_strides[2]),
             "K_ALIGN": _alignment(s.k_strides[2]),
@@ -356,7 +359,8 @@ class Plan:
             "HAS_COEFFICIENTS": s.has_coefficients,
             "NORMALIZE": s.normalize,
             "DROP": drop,
-            "CLAMP": drop and (len(s.degrees) > 1 or s.degrees == (1,)),
+            "SQUARE": square,
+            "CLAMP": drop and not square and (len(s.degrees) > 1 or s.degrees == (1,)),
         }
 
     @property

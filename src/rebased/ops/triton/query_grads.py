@@ -91,6 +91,7 @@ def query_grads_kernel(
     COEFFICIENT_GRADS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DROP: tl.constexpr,
+    SQUARE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):
     """One program: one tile of queries of one head."""
@@ -128,7 +129,7 @@ def query_grads_kernel(
     )
     common, k2 = common_factor(k2, TERM0, TERM1)
     d0, d1, d2 = direct_terms(
-        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, CLAMP
+        k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, SQUARE
     )
     d = tl.arange(0, DP)
     i = tl.arange(0, FP)
@@ -234,7 +235,7 @@ def query_grads_kernel(
             if COEFFICIENT_GRADS or not (TERM0 and TERM1):  # else all that comes of it is masked
                 s = tl.where(seen, s, 0.0)
             dsim = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
             if COEFFICIENT_GRADS:
                 share0, share1, share2, sum0, sum1, sum2 = add_coefficient_sums(
                     share0, share1, share2, sum0, sum1, sum2, s, dsim, seen, 1, TERM0, TERM1, TERM2

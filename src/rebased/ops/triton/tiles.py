@@ -330,13 +330,13 @@ def direct_terms(
     TERM0: tl.constexpr,
     TERM1: tl.constexpr,
     TERM2: tl.constexpr,
-    CLAMP: tl.constexpr,
+    SQUARE: tl.constexpr,
 ):
-    """What `clamped_similarity` is given: k0, k1 and k2, or the g, b and r of the same as a square, (g·s + b)² + r.
+    """What `clamped_similarity` is given: k0, k1 and k2; with SQUARE r, b and g such that it is (g·s + b)² + r.
 
-    A polynomial that is never negative has no r below zero, so that as a square it does not round below zero either.
+    A polynomial that is nowhere negative has no r below zero, and so does not round below zero in this form.
     """
-    if CLAMP and TERM0 and TERM2:
+    if SQUARE:
         k1 = 0.5
         k2 = scale
         if HAS:
@@ -375,10 +375,11 @@ def clamped_similarity(
     TERM0: tl.constexpr,
     TERM1: tl.constexpr,
     TERM2: tl.constexpr,
+    SQUARE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):
-    """`similarity`, by `direct_terms`; with CLAMP it does not round below zero."""
-    if CLAMP and TERM0 and TERM2:
+    """`similarity`, by `direct_terms`; with SQUARE or CLAMP it does not round below zero."""
+    if SQUARE:
         root = s * k2 + k1
         sim = root * root + k0
     else:
@@ -398,13 +399,14 @@ def similarity_and_half_slope(
     TERM0: tl.constexpr,
     TERM1: tl.constexpr,
     TERM2: tl.constexpr,
+    SQUARE: tl.constexpr,
     CLAMP: tl.constexpr,
 ):
     """`clamped_similarity` and half its derivative, both zero where not ``seen``.
 
     Unless there are both TERM0 and TERM1, s has to be zero there.
     """
-    if CLAMP and TERM0 and TERM2:
+    if SQUARE:
         root = s * k2 + k1
         sim = root * root + k0
         half_slope = root * k2

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from recall_step import add_step_options, recall_runs
 
 from rebased.bench.mqar import steps_without_end
-from rebased.training.recall import RecallConfig
 from rebased.training.replicas import Replicas
 
 LINES = 40
@@ -27,16 +27,7 @@ LINES = 40
 
 def profile(stack: str, options: argparse.Namespace) -> str:
     """A table of kernels, by milliseconds per replica and step; alone on the card once the others have compiled."""
-    run = RecallConfig(
-        stack=stack,
-        d_model=options.d_model,
-        seq_len=options.seq_len,
-        task_options={"num_pairs": options.num_pairs},
-        learning_rate=1e-3,
-        seed=0,
-        dtype="bfloat16",
-    )
-    replicas = Replicas([run.but(seed=seed) for seed in range(options.replicas)], device="cuda")
+    replicas = Replicas(recall_runs(stack, options), device="cuda")
     step = steps_without_end(replicas).__next__
     for _ in range(3):
         step()
@@ -74,11 +65,7 @@ def _alone(meeting: Path, num_stacks: int) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stacks", nargs="+")
-    parser.add_argument("--d-model", type=int, default=128)
-    parser.add_argument("--seq-len", type=int, default=512)
-    parser.add_argument("--num-pairs", type=int, default=128)
-    parser.add_argument("--replicas", type=int, default=2)
+    add_step_options(parser)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--meeting", help=argparse.SUPPRESS)  # what follows is for the processes it starts
     parser.add_argument("--num-stacks", type=int, help=argparse.SUPPRESS)

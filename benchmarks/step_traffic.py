@@ -1,6 +1,6 @@
 """What a compiled step of recall training reads and writes, kernel by kernel, as its compiler plans it for a GPU.
 
-    python benchmarks/step_traffic.py based rebased --seq-len 2048 --num-pairs 32 --d-model 32 --kernels
+    python benchmarks/step_traffic.py based rebased --seq-len 2048 --num-pairs 32 --d-model 32 --replicas 8 --kernels
 
 No GPU is needed: the step is traced on a CPU and planned as if for an H200, but for the machine code. A buffer counts
 whole for each kernel that reads or writes it: caches are left out of account, a kernel that gathers a few rows of a
@@ -21,11 +21,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+from recall_step import add_step_options, recall_runs
 from torch import fx
 
-from rebased.training.recall import RecallConfig
 from rebased.training.replicas import Replicas
-from rebased.training.stacked import _compiler_options
+from rebased.training.stacked import compiler_options
 
 LEAST_SHOWN = 0.01
 """Of all bytes of a step: kernels with fewer are left out of the list."""
@@ -109,19 +109,18 @@ def an_absent_gpu() -> Iterator[None]:
     def always(value: Any) -> Any:
         return lambda *_, **__: value
 
+    exists = {"is_available": True, "current_device": 0, "get_device_properties": H200}
     answers = {
-        torch.cuda: {"is_available": True, "current_device": 0, "device_count": 1, "get_device_capability": (9, 0)},
-        CudaInterface: {"is_available": True, "current_device": 0, "get_compute_capability": 90},
+        torch.cuda: exists | {"device_count": 1, "get_device_capability": (9, 0)},
+        CudaInterface: exists | {"get_compute_capability": 90},
         CudaInterface.Worker: {"current_device": 0, "get_device_properties": H200},
         _triton: {"triton_hash_with_backend": ""},
     }
     with ExitStack() as stack:
         for owner, values in answers.items():
-            for name, value in ({"get_device_properties": H200} | values).items():
-                if hasattr(owner, name):
-                    is_class = isinstance(owner, type)
-                    new = staticmethod(always(value)) if is_class else always(value)
-                    stack.enter_context(mock.patch.object(owner, name, new))
+            for name, value in values.items():
+                new = staticmethod(always(value)) if isinstance(owner, type) else always(value)
+                stack.enter_context(mock.patch.object(owner, name, new))
         for module in [x for name, x in sys.modules.items() if name.startswith("torch.")]:
             if "has_triton" in vars(module):
                 stack.enter_context(mock.patch.object(module, "has_triton", always(True)))
@@ -153,7 +152,7 @@ def plan(graph: Graph, num_replicas: int) -> list[Kernel]:
         an_absent_gpu(),
         enable_python_dispatcher(),
         V.set_fake_mode(mode),
-        config.patch(_compiler_options() | {"compile_threads": 1}),
+        config.patch(compiler_options() | {"compile_threads": 1}),
     ):
         with mode:
             inputs = [
@@ -218,11 +217,7 @@ def _with_replicas(size: Any, num_replicas: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stacks", nargs="+")
-    parser.add_argument("--d-model", type=int, default=64)
-    parser.add_argument("--seq-len", type=int, default=256)
-    parser.add_argument("--num-pairs", type=int, default=64)
-    parser.add_argument("--replicas", type=int, default=8)
+    add_step_options(parser)
     parser.add_argument("--kernels", action="store_true", help="name those that move most")
     options = parser.parse_args()
     for stack in options.stacks:
@@ -230,20 +225,9 @@ def main() -> None:
 
 
 def show(stack: str, options: argparse.Namespace) -> None:
-    run = RecallConfig(
-        stack=stack,
-        d_model=options.d_model,
-        seq_len=options.seq_len,
-        task_options={"num_pairs": options.num_pairs},
-        learning_rate=1e-3,
-        seed=0,
-        dtype="bfloat16",
-        num_train=512,
-        num_test=8,
-        epochs=1,
-    )
-    replicas = Replicas([run.but(seed=seed) for seed in range(options.replicas)], device="cpu", compile=True)
-    num_tokens = options.replicas * run.batch_size * run.seq_len
+    runs = [run.but(num_train=run.batch_size, num_test=8) for run in recall_runs(stack, options)]
+    replicas = Replicas(runs, device="cpu", compile=True)
+    num_tokens = len(runs) * runs[0].batch_size * options.seq_len
     kernels = {graph.is_backward: plan(graph, options.replicas) for graph in trace(replicas)}
     total = sum(kernel.num_bytes for each in kernels.values() for kernel in each)
     forward, backward = (sum(kernel.num_bytes for kernel in kernels[key]) / num_tokens for key in (False, True))

@@ -15,7 +15,7 @@ from rebased.layers.dropout import derive_keys, use_keys
 from rebased.models import LanguageModel, ModelConfig
 from rebased.training.graph import RecordedCall
 
-__all__ = ["StackedModels"]
+__all__ = ["StackedModels", "compiler_options"]
 
 Weights = dict[str, Tensor]
 
@@ -58,7 +58,7 @@ class StackedModels:
         }
         # A function of the template, not of this object: a cycle would keep a GPU's memory until it is found.
         losses = torch.vmap(partial(_mean_loss, self._template), in_dims=(0, 0, 0, 0, 0, None))
-        self._losses = torch.compile(losses, options=_compiler_options()) if compile else losses
+        self._losses = torch.compile(losses, options=compiler_options()) if compile else losses
         self._records = compile and self.device.type == "cuda"
         self._recorded_step: RecordedCall | None = None
         self._recorded_test: RecordedCall | None = None
@@ -148,7 +148,8 @@ class StackedModels:
         return torch.autocast(self.device.type, self._autocast)
 
 
-def _compiler_options() -> dict[str, Any]:
+def compiler_options() -> dict[str, Any]:
+    """Of `torch.compile`, for a step."""
     from rebased.training.long_sums import SplitLongSums  # loads the compiler, which takes seconds
 
     return {

@@ -87,7 +87,7 @@ def few_queries_grads_kernel(
         coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
     )
     common, k2 = common_factor(k2, TERM0, TERM1)
-    d0, d1, d2 = direct_terms(
+    k0, k1, k2 = direct_terms(
         k0, k1, k2, coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2, SQUARE
     )
     queries = load_rows(q, row, present, q_time, F, FP, OPERAND, EVEN_QUERIES)
@@ -117,7 +117,7 @@ def few_queries_grads_kernel(
                 s = tl.where(seen, s, 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
             if NORMALIZE:
-                sim, _ = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
+                sim, _ = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
                 weight += tl.sum(sim * dsim, axis=0)
             if COEFFICIENT_GRADS:
                 share0, share1, share2, sum0, sum1, sum2 = add_coefficient_sums(
@@ -146,7 +146,7 @@ def few_queries_grads_kernel(
         if not (TERM0 and TERM1):
             s = tl.where(seen, s, 0.0)
         dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-        sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
+        sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
         ds = ((dsim * inverse[None, :] + weight[None, :]) * half_slope).to(OPERAND)
         dvalues = tl.dot((sim * inverse[None, :]).to(OPERAND), grads, input_precision=PRECISION)
         dkeys = tl.dot(ds, queries, input_precision=PRECISION)

@@ -196,7 +196,8 @@ def key_grads_kernel(
             member = step % GROUP
             tile_start = first_query + step // GROUP * COLUMNS
             present = tile_start + column < last_query
-            q_tile = q + head_offset(key_head * GROUP + member, q_head, Q_ALIGN)
+            head = key_head * GROUP + member
+            q_tile = q + head_offset(head, q_head, Q_ALIGN)
             at_query = at_head + member
             if GATHERED:
                 query_row = tl.load(order + tile_start + column, mask=present, other=0).to(tl.int64)
@@ -207,25 +208,17 @@ def key_grads_kernel(
                 q_tile += tile_start.to(tl.int64) * q_time
                 at_query += tile_start.to(tl.int64) * num_heads
             k0, k1, k2 = load_coefficients(
-                coefficients,
-                scale,
-                sequence,
-                key_head * GROUP + member,
-                num_heads,
-                HAS_COEFFICIENTS,
-                TERM0,
-                TERM1,
-                TERM2,
+                coefficients, scale, sequence, head, num_heads, HAS_COEFFICIENTS, TERM0, TERM1, TERM2
             )
             common, k2 = common_factor(k2, TERM0, TERM1)
-            d0, d1, d2 = direct_terms(
+            k0, k1, k2 = direct_terms(
                 k0,
                 k1,
                 k2,
                 coefficients,
                 scale,
                 sequence,
-                key_head * GROUP + member,
+                head,
                 num_heads,
                 HAS_COEFFICIENTS,
                 TERM0,
@@ -243,7 +236,7 @@ def key_grads_kernel(
             if not (TERM0 and TERM1):  # else all that comes of it is masked
                 s = tl.where(seen, s, 0.0)
             dsim = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            sim, half_slope = similarity_and_half_slope(s, seen, d0, d1, d2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
+            sim, half_slope = similarity_and_half_slope(s, seen, k0, k1, k2, TERM0, TERM1, TERM2, SQUARE, CLAMP)
             if NORMALIZE:
                 divisor = tl.load(normalizer + at_query + at_output, mask=present, other=1.0)
                 weight = tl.load(dnormalizer + at_query + at_output, mask=present, other=0.0)

@@ -280,6 +280,32 @@ def dot_precisely(x, matrix, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def load_unscaled(
+    pointers,
+    sequence,
+    head,
+    num_heads,
+    HAS: tl.constexpr,
+    TERM0: tl.constexpr,
+    TERM1: tl.constexpr,
+    TERM2: tl.constexpr,
+):
+    """c0, c1, c2, where a missing one is 1."""
+    c0 = 1.0
+    c1 = 1.0
+    c2 = 1.0
+    if HAS:
+        pointers += (sequence * num_heads + head) * (TERM0 + TERM1 + TERM2)
+        if TERM0:
+            c0 = tl.load(pointers)
+        if TERM1:
+            c1 = tl.load(pointers + TERM0)
+        if TERM2:
+            c2 = tl.load(pointers + TERM0 + TERM1)
+    return c0, c1, c2
+
+
+@triton.jit
 def load_coefficients(
     pointers,
     scale,
@@ -292,18 +318,8 @@ def load_coefficients(
     TERM2: tl.constexpr,
 ):
     """What the powers of qᵀk are multiplied with: c0, c1·scale, c2·scale², where a missing c is 1."""
-    k0 = 1.0
-    k1 = scale
-    k2 = scale * scale
-    if HAS:
-        pointers += (sequence * num_heads + head) * (TERM0 + TERM1 + TERM2)
-        if TERM0:
-            k0 = tl.load(pointers)
-        if TERM1:
-            k1 *= tl.load(pointers + TERM0)
-        if TERM2:
-            k2 *= tl.load(pointers + TERM0 + TERM1)
-    return k0, k1, k2
+    c0, c1, c2 = load_unscaled(pointers, sequence, head, num_heads, HAS, TERM0, TERM1, TERM2)
+    return c0, scale * c1, scale * scale * c2
 
 
 @triton.jit
@@ -337,17 +353,12 @@ def direct_terms(
     A polynomial that is nowhere negative has no r below zero, and so does not round below zero in this form.
     """
     if SQUARE:
-        k1 = 0.5
-        k2 = scale
-        if HAS:
-            pointers += (sequence * num_heads + head) * (TERM0 + TERM1 + TERM2)
-            c2 = tl.load(pointers + TERM0 + TERM1)
-            root = tl.sqrt(tl.maximum(c2, 0.0))
-            k2 = root * scale
-            if TERM1:
-                k1 = tl.where(c2 > 0, 0.5 * tl.load(pointers + TERM0) / tl.where(c2 > 0, root, 1.0), 0.0)
-        if not TERM1:
-            k1 = 0.0
+        _, c1, c2 = load_unscaled(pointers, sequence, head, num_heads, HAS, TERM0, TERM1, TERM2)
+        root = tl.sqrt(c2 + 0.0 * scale)  # of a number too
+        k2 = root * scale
+        k1 = 0.0
+        if TERM1:  # without a c2 that is more than 0 in float32 there is no c1 either
+            k1 = tl.where(root > 0, 0.5 * c1 / tl.where(root > 0, root, 1.0), 0.0)
         k0 = tl.maximum(k0 - k1 * k1, 0.0)
     return k0, k1, k2
 
